@@ -1,0 +1,111 @@
+"""What every client shares: a cohort of users, clipped one by one, summed, and nothing else leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.client import NumPyClient
+from flwr.common import NDArrays, Scalar
+
+from privfed.data.cohort import Cohort
+from privfed.linalg import Array, lstsq
+from privfed.models.linear import fit_heads, population_error
+from privfed.privacy.mechanisms import clip_factors
+from privfed.privacy.quantile import BINS, histogram
+
+ERROR_BINS = np.linspace(-12.0, 4.0, 65)
+"""Bins of log10(error) for the picture of who gains what, in simulations."""
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """What a block of users would send, before clipping: Frobenius norms (B,) and c -> sum_i c_i contribution_i.
+
+    A task that has its contributions as one array (B, ...) returns that array instead.
+    """
+
+    norms: Array
+    weighted_sum: Callable[[Array], Array]
+
+    @classmethod
+    def of(cls, contributions: Contributions | Array) -> Contributions:
+        """Either form as this one."""
+        if isinstance(contributions, Contributions):
+            return contributions
+        flat = contributions.reshape(len(contributions), -1)
+        return cls(np.sqrt(np.vecdot(flat, flat)), lambda c: (c @ flat).reshape(contributions.shape[1:]))
+
+
+Task = Callable[[Cohort, NDArrays, dict[str, Any]], Contributions | Array]
+
+
+class CohortClient(NumPyClient):
+    """Serves the users of one cohort. An algorithm adds its tasks and how a user predicts."""
+
+    final = slice(None)
+    """The examples a final head is fitted on."""
+
+    def __init__(self, cohort: Cohort, init: Any = None) -> None:
+        self.cohort = cohort
+        self.init = init
+
+    # What an algorithm writes.
+
+    def tasks(self) -> dict[str, Task]:
+        """Name of a task -> function of (block of users, shared parameters, announced settings)."""
+        return {} if self.init is None else {self.init.task: self.init.contributions}
+
+    def weights(self, block: Cohort, shared: NDArrays) -> Array:
+        """The users' own predictors w_i (B, d) given the published model; they never leave the client."""
+        raise TypeError(f"{type(self).__name__} does not say how a user predicts")
+
+    # What all share.
+
+    def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
+        """The cohort's sum of clipped contributions and, where asked for, the histogram of their norms."""
+        task = self.tasks()[str(config["task"])]
+        total: Any = 0.0
+        counts = np.zeros(BINS)
+        for block in self.cohort.blocks():
+            mine = self._finite(task, block, parameters, config)
+            if config["release"]:
+                total = total + mine.weighted_sum(clip_factors(mine.norms, float(config["clip"])))
+            if config["measure"]:
+                counts += histogram(mine.norms)
+        sums = ([np.asarray(total)] if config["release"] else []) + ([counts] if config["measure"] else [])
+        return sums, len(self.cohort), {}
+
+    @staticmethod
+    def _finite(task: Task, block: Cohort, parameters: NDArrays, config: dict[str, Scalar]) -> Contributions:
+        """The block's contributions; a user whose own numbers overflow contributes nothing."""
+        with np.errstate(all="ignore"):
+            mine = Contributions.of(task(block, parameters, config))
+            finite = np.isfinite(mine.norms)
+            return mine if finite.all() else Contributions.of(task(block.silence(~finite), parameters, config))
+
+    def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
+        """Sums of population errors over the cohort. Not private: simulations only, where the truth is known."""
+        if self.cohort.W_star is None:
+            raise ValueError("errors of real users are not told: they would leave without passing the noise gate")
+        sums = {"own": 0.0, "alone": 0.0, "oracle": 0.0}
+        counts = {name: np.zeros(len(ERROR_BINS) - 1) for name in ("own", "alone")}
+        U_star = np.frombuffer(config["U_star"], dtype=np.float64).reshape(self.cohort.X.shape[2], -1)  # type: ignore[arg-type]
+        for block in self.cohort.blocks():
+            assert block.W_star is not None
+            X, y = block.X[:, self.final], block.y[:, self.final]
+            predictors = {
+                "own": self.weights(block, parameters),
+                "alone": lstsq(block.X, block.y),
+                "oracle": fit_heads(U_star, X, y) @ U_star.T,
+            }
+            for name, W in predictors.items():
+                error = population_error(W, block.W_star)
+                sums[name] += float(np.sum(error))
+                if name in counts:
+                    logs = np.log10(np.clip(error, 10 ** ERROR_BINS[0], 10 ** ERROR_BINS[-1]))
+                    counts[name] += np.histogram(logs, ERROR_BINS)[0]
+        metrics: dict[str, Scalar] = {**sums, **{f"histogram_{k}": v.tobytes() for k, v in counts.items()}}
+        return sums["own"] / len(self.cohort), len(self.cohort), metrics

@@ -1,0 +1,26 @@
+"""Each user alone: (ridge or minimum-norm) least squares on all of its own examples."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from flwr.common import NDArrays
+
+from clients.base import CohortClient
+from privfed.data.cohort import Cohort
+from privfed.errors import check_number
+from privfed.linalg import Array, lstsq
+
+
+class StandaloneClient(CohortClient):
+    """w_i = argmin |X_i w - y_i|^2 + ridge |w|^2, of minimum norm when ridge = 0."""
+
+    def __init__(self, cohort: Cohort, init: Any, ridge: float) -> None:
+        check_number("algo.ridge", ridge, lambda x: 0 <= x < math.inf, "must be a number of at least 0")
+        super().__init__(cohort)
+        self.ridge = ridge
+
+    def weights(self, block: Cohort, shared: NDArrays) -> Array:
+        """Nothing shared is used."""
+        return lstsq(block.X, block.y, self.ridge)

@@ -1,0 +1,87 @@
+"""From the command line to one resolved configuration, with errors a person can act on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from privfed.errors import ConfigError, check_whole, nearest
+
+CONF = Path(__file__).resolve().parent.parent / "conf"
+GROUPS = ("algo", "init", "data", "privacy", "runtime", "model", "preset")
+
+
+def compose(overrides: Sequence[str], config_dir: str | None = None) -> DictConfig:
+    """The resolved configuration for overrides such as ["algo=fedrep", "eps=1"]; config_dir adds a folder of one's own."""
+    folders = [CONF]
+    if config_dir is not None:
+        folders.append(Path(config_dir).resolve())
+        if not folders[-1].is_dir():
+            raise ConfigError(f"--config-dir {config_dir}: no such folder")
+    _check_groups(overrides, folders)
+    extra = [f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in folders[1:])}]"] if folders[1:] else []
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            cfg = hydra_compose("config", [*overrides, *extra])
+        OmegaConf.resolve(cfg)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise _explain(error, overrides, extra) from error
+    check_whole("seed", cfg.seed, least=0)
+    return cfg
+
+
+def options(group: str, folders: Sequence[Path] = (CONF,)) -> list[str]:
+    """The names one can choose for a group."""
+    return sorted({path.stem for folder in folders for path in (folder / group).glob("*.yaml")})
+
+
+def describe(group: str) -> Iterator[tuple[str, str]]:
+    """Each choice of a group with the first comment of its file."""
+    for name in options(group):
+        lines = (CONF / group / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+        comments = [line[2:] for line in lines if line.startswith("# ") and not line.startswith("# @")]
+        yield name, comments[0] if comments else ""
+
+
+def flatten(cfg: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of every setting a person would set."""
+    for key, value in cfg.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, DictConfig | dict):
+            yield from flatten(value, f"{path}.")
+        else:
+            yield path, value
+
+
+def _check_groups(overrides: Sequence[str], folders: Sequence[Path]) -> None:
+    for override in overrides:
+        key, separator, value = override.partition("=")
+        if not separator and not key.startswith("~"):
+            raise ConfigError(f"{override}: settings are written key=value, for example eps=1; see --help")
+        if key in GROUPS and value not in options(key, folders):
+            raise ConfigError.of(key, value, nearest(value, options(key, folders)))
+
+
+def _explain(error: Exception, overrides: Sequence[str], extra: Sequence[str]) -> ConfigError:
+    """One line: the key that does not exist with its nearest names, or the parser's own words."""
+    chosen = [o for o in overrides if o.partition("=")[0] in GROUPS]
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            known = [key for key, _ in flatten(hydra_compose("config", [*chosen, *extra]))]
+    except HydraException:
+        known = []
+    for override in overrides:
+        key = override.partition("=")[0].lstrip("+~")
+        if known and key not in GROUPS and key not in known:
+            close = [name for name in known if name.split(".")[-1] == key.split(".")[-1]]
+            hint = f"did you mean {close[0]!r}?" if close else nearest(key, known).split(" known:")[0]
+            hint = "see --help for the keys" if hint.startswith("known:") else hint
+            return ConfigError(f"{override}: there is no setting {key!r}; {hint}")
+    return ConfigError("configuration: " + " ".join(str(error).split()))

@@ -1,0 +1,51 @@
+"""The users behind one node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privfed.linalg import Array
+
+BLOCK = 1024
+"""Users are numbered in public blocks of this size; randomness that concerns users is keyed by block."""
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Users first, first + 1, ... with m examples each: X (n, m, d), y (n, m).
+
+    W_star (n, d) holds the true predictors where data are simulated, and is None otherwise: no error can then be told
+    without spending privacy.
+    """
+
+    first: int
+    X: Array
+    y: Array
+    W_star: Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    def silence(self, users: NDArray[np.bool_]) -> Cohort:
+        """The same cohort with the examples of some users (mask (n,)) replaced by zeros; everyone keeps their place."""
+        X, y = self.X.copy(), self.y.copy()
+        X[users], y[users] = 0.0, 0.0
+        return Cohort(self.first, X, y, self.W_star)
+
+    def blocks(self, bytes_each: int = 1 << 21) -> Iterator[Cohort]:
+        """Views of consecutive users whose features fit a processor's cache together."""
+        size = int(np.clip(bytes_each // max(1, self.X[0].nbytes), 64, 4096)) if len(self) else 1
+        for start in range(0, len(self), size):
+            part = slice(start, start + size)
+            W = None if self.W_star is None else self.W_star[part]
+            yield Cohort(self.first + start, self.X[part], self.y[part], W)
+
+
+def spread(n: int, nodes: int) -> list[tuple[int, int]]:
+    """n users on nodes as evenly as possible: [first, last) a node."""
+    edges = [n * i // nodes for i in range(nodes + 1)]
+    return list(zip(edges[:-1], edges[1:], strict=True))

@@ -1,0 +1,157 @@
+"""Config -> data, pair, runtime -> result. The only place that wires things together."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from platform import python_version
+from typing import Any
+
+from flwr.client import NumPyClient
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from privfed.data.cohort import spread
+from privfed.errors import ConfigError, check_whole
+from privfed.federation import Federation, PrivacySettings
+from privfed.linalg import Array, dist
+from privfed.models.linear import fit_heads, population_error
+from privfed.privacy.ledger import Budget, Ledger
+from privfed.privacy.mechanisms import NoiseGate
+from privfed.privacy.noise import noise_source
+
+
+@dataclass
+class Outcome:
+    """What a run leaves behind, before it is written."""
+
+    result: dict[str, Any]
+    model: dict[str, Array]
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    histograms: dict[str, Array] = field(default_factory=dict)
+
+
+class Experiment:
+    """One configured run: build it (cheap, checks everything, touches no data), then `run` it."""
+
+    def __init__(self, cfg: DictConfig, out: Path | None = None) -> None:
+        self.cfg, self.rows = cfg, []  # type: tuple[DictConfig, list[dict[str, Any]]]
+        self.started = time.perf_counter()
+        self.budget = Budget(cfg.eps, cfg.delta, cfg.neighbouring)
+        self.runtime = build(cfg.runtime)()
+        self.data = build(cfg.data)(seed=cfg.seed)
+        k = check_whole("model.k", cfg.model.k)
+        if k > self.data.d:
+            raise ConfigError.of("model.k", k, f"cannot be larger than the number of features, {self.data.d}")
+        if self.runtime.nodes > self.data.n:
+            raise ConfigError.of("runtime.nodes", self.runtime.nodes, f"more nodes than the {self.data.n} users")
+        self.ranges = {str(i): users for i, users in enumerate(spread(self.data.n, self.runtime.nodes))}
+        privacy = {key: value for key, value in cfg.privacy.items() if key != "noise"}
+        settings, source = PrivacySettings(**privacy), noise_source(cfg.privacy.noise, cfg.seed)
+        self.ledger = Ledger(self.budget, None if out is None else out / "ledger.jsonl")
+        self.federation = Federation(
+            nodes={cid: last - first for cid, (first, last) in self.ranges.items()},
+            d=self.data.d,
+            k=k,
+            seed=cfg.seed,
+            gate=NoiseGate(self.ledger, source),
+            privacy=settings,
+            init=build(cfg.init.strategy)(),
+            U_star=self.data.U_star if self.data.simulated else None,
+        )
+        self.strategy = build(cfg.algo.strategy)(federation=self.federation)
+
+    def make_client(self, cid: str) -> NumPyClient:
+        """The client of one node, with only its own users' data."""
+        init = None if self.cfg.init.client is None else build(self.cfg.init.client)()
+        cohort = self.data.cohort(*self.ranges[cid])
+        client: NumPyClient = build(self.cfg.algo.client)(cohort=cohort, init=init)
+        return client
+
+    def run(self, on_step: Callable[[dict[str, Any]], None] = lambda row: None) -> Outcome:
+        """Train, judge, and collect everything that is to be written."""
+
+        def record(row: dict[str, Any]) -> None:
+            self.rows.append(row)
+            on_step(row)
+
+        if self.data.simulated:
+            self.federation.validate = self._validation()
+        self.federation.on_step = record
+        steps = max(1, len(self.strategy.plan))
+        self.runtime.run(self.strategy, self.make_client, list(self.ranges), steps)
+        model = dict(zip(self.strategy.names, self.strategy.shared, strict=False))
+        sums = self.strategy.sums
+        histograms = {name: sums[f"histogram_{name}"] for name in ("own", "alone") if f"histogram_{name}" in sums}
+        return Outcome(self._result(), model, self.rows, histograms)
+
+    def _validation(self) -> Callable[[list[Array]], dict[str, float]]:
+        """Error on fresh users of the same population: public, so it may be shown after every step."""
+        fresh, U_star = self.data.validation(), self.data.U_star
+
+        def validate(shared: list[Array]) -> dict[str, float]:
+            if not shared:
+                return {}
+            U = shared[0]
+            error = population_error(fit_heads(U, fresh.X, fresh.y) @ U.T, fresh.W_star)
+            return {"mse": float(error.mean()) + self.data.R**2, "dist": dist(U, U_star)}
+
+        return validate
+
+    def _result(self) -> dict[str, Any]:
+        cfg, n = self.cfg, self.data.n
+        rounds = [row for row in self.rows if row["round"] > 0]
+        rounds_s = sum(row["seconds"] for row in rounds)
+        private = self.budget.epsilon < float("inf")
+        return {
+            "algo": cfg.algo.name,
+            "runtime": self.runtime.name,
+            "seed": cfg.seed,
+            "n_users": n,
+            "n_nodes": len(self.ranges),
+            "rounds": len(rounds),
+            "metrics": self._metrics(),
+            "privacy": {
+                "epsilon": self.ledger.epsilon,
+                "delta": self.budget.delta,
+                "target_epsilon": self.budget.epsilon,
+                "neighbouring": self.budget.neighbouring,
+                "guarantee": cfg.algo.guarantee if private else "none",
+                "noise": cfg.privacy.noise,
+                "releases": len(self.ledger.releases),
+            },
+            "time": {
+                "total_s": time.perf_counter() - self.started,
+                "setup_s": max(0.0, self.setup_s),
+                "rounds_s": rounds_s,
+                **({"user_rounds_per_s": n * len(rounds) / rounds_s} if rounds else {}),
+            },
+            "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "versions": {"python": python_version()}
+            | {name: version(name) for name in ("privfed", "flwr", "numpy", "scipy", "hydra-core")},
+        }
+
+    @property
+    def setup_s(self) -> float:
+        """Seconds until every node had its data."""
+        return self.federation.ready - self.started
+
+    def _metrics(self) -> dict[str, float]:
+        """Errors in the simulation, summed over all users at the end (not private, and marked so in the report)."""
+        sums, noise = self.strategy.sums, getattr(self.data, "R", 0.0) ** 2
+        if not sums:
+            return {}
+        own, alone, oracle = (sums[name] / sums["users"] for name in ("own", "alone", "oracle"))
+        metrics = {"mse": own + noise, "excess": own - oracle, "mse_standalone": alone + noise, "mse_oracle": oracle + noise}
+        if self.strategy.shared:
+            metrics["dist"] = dist(self.strategy.shared[0], self.data.U_star)
+        return metrics
+
+
+def build(node: DictConfig) -> Callable[..., Any]:
+    """The constructor named by `_target_` with the configured arguments; an error in them names the file's target."""
+    return instantiate(node, _partial_=True)  # type: ignore[no-any-return]

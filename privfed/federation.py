@@ -1,0 +1,73 @@
+"""What a strategy is given: who takes part, the noise gate, the budget and its split, and where progress goes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from privfed.errors import check_number, check_positive
+from privfed.linalg import Array
+from privfed.privacy.mechanisms import NoiseGate
+from privfed.privacy.quantile import AUTO
+
+
+@dataclass(frozen=True)
+class PrivacySettings:
+    """The `privacy` group: clip norms, how the budget is split, and fixed noise where that is asked for.
+
+    Shares are of mu^2, the quantity that adds up: `clip_share` goes to private clip norms (only when one is `auto`),
+    `init_share` of the rest to the initialiser, what remains to the rounds in equal parts.
+    """
+
+    clip: float | str | None
+    quantile: float
+    init_share: float
+    clip_share: float
+    noise_multiplier: float | None
+
+    def __post_init__(self) -> None:
+        for key in ("quantile", "init_share", "clip_share"):
+            allowed = "must lie strictly between 0 and 1"
+            check_number(f"privacy.{key}", getattr(self, key), lambda x: 0 < x < 1, allowed)
+        if self.clip is not None:
+            check_clip("privacy.clip", self.clip)
+        if self.noise_multiplier is not None:
+            check_positive("privacy.noise_multiplier", self.noise_multiplier)
+
+
+def check_clip(key: str, clip: float | str) -> float | str:
+    """A clip norm as given, or a clear error."""
+    if clip != AUTO:
+        check_number(key, clip, lambda x: 0 < x < math.inf, "must be a positive number, or auto")
+    return clip
+
+
+@dataclass
+class Federation:
+    """The public frame of a run, the same for every algorithm."""
+
+    nodes: Mapping[str, int]
+    """Registered nodes and how many users stand behind each: known in advance, never taken from a message."""
+    d: int
+    k: int
+    seed: int
+    gate: NoiseGate
+    privacy: PrivacySettings
+    init: Any = None
+    """The server half of the initialiser."""
+    U_star: Array | None = None
+    """The true representation, in simulations."""
+    validate: Callable[[list[Array]], dict[str, float]] | None = None
+    """Error of a published model on fresh public users, where there are some."""
+    on_step: Callable[[dict[str, Any]], None] = field(default=lambda row: None)
+    ready: float = 0.0
+    """When every node had joined (time.perf_counter)."""
+    strict: bool = True
+    """A node that fails stops the run (in one process, where it is a bug); otherwise its users count as zero."""
+
+    @property
+    def n(self) -> int:
+        """The public number of users: the divisor of every mean, whoever replies."""
+        return sum(self.nodes.values())

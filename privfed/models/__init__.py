@@ -1,0 +1,1 @@
+"""Models: a shared representation and a private head a user."""

@@ -1,0 +1,18 @@
+"""Linear representation and linear head: user i predicts <x, U v_i>."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from privfed.linalg import Array, lstsq
+
+
+def fit_heads(U: Array, X: Array, y: Array, ridge: float = 0.0) -> Array:
+    """Every user's head by (minimum-norm) least squares. U (d, k), X (B, m, d), y (B, m) -> V (B, k)."""
+    B, m, d = X.shape
+    return lstsq((X.reshape(-1, d) @ U).reshape(B, m, -1), y, ridge)
+
+
+def population_error(W: Array, W_star: Array) -> Array:
+    """|w_i - w_i*|^2 a user (B,): the excess population MSE in closed form, as features have identity covariance."""
+    return np.sum((W - W_star) ** 2, axis=1)

@@ -1,0 +1,1 @@
+"""Clipping, the noise gate, the ledger and what releases cost."""

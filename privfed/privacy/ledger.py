@@ -1,0 +1,100 @@
+"""The ledger: every release is written down before it leaves, and refused when the budget does not hold it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from privfed.errors import BudgetError, ConfigError, check_number
+from privfed.privacy.accounting import GaussianRelease, compose, gaussian_epsilon, gaussian_mu
+
+REPLACE_ONE, ADD_REMOVE = "replace-one", "add-remove"
+SENSITIVITY = {REPLACE_ONE: 2.0, ADD_REMOVE: 1.0}
+"""How far one user can move a sum of vectors of norm at most 1, by neighbouring relation."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The total that everything released together may cost."""
+
+    epsilon: float
+    delta: float
+    neighbouring: str = REPLACE_ONE
+
+    def __post_init__(self) -> None:
+        check_number("eps", self.epsilon, lambda x: x > 0, "must be a positive number, or inf for no privacy")
+        check_number("delta", self.delta, lambda x: 0 < x < 1, "must lie strictly between 0 and 1")
+        if self.neighbouring not in SENSITIVITY:
+            raise ConfigError.of("neighbouring", self.neighbouring, f"must be one of {', '.join(SENSITIVITY)}")
+
+    @property
+    def mu(self) -> float:
+        """The Gaussian budget; a hair below the exact value, so that rounding never refuses the last release."""
+        return gaussian_mu(self.epsilon, self.delta) * (1 - 1e-9)
+
+
+class Ledger:
+    """An append-only account of releases, one JSON line each, flushed to disk before the release may be used."""
+
+    def __init__(self, budget: Budget, path: Path | None = None) -> None:
+        self.budget = budget
+        self.path = path
+        self.releases: list[GaussianRelease] = []
+        if path is not None:
+            _keep_previous(path)
+            path.touch()
+
+    @property
+    def epsilon(self) -> float:
+        """Spent so far at the budget's delta."""
+        return gaussian_epsilon(compose(self.releases), self.budget.delta)
+
+    def check(self, mus: Sequence[float], what: str) -> None:
+        """Refuse, before any data is touched, what the budget cannot hold on top of what is spent."""
+        spent = compose(self.releases)
+        epsilon = gaussian_epsilon(math.hypot(spent, *mus), self.budget.delta)
+        if epsilon > self.budget.epsilon:
+            raise BudgetError(
+                f"privacy budget refused: {what} would bring the total to epsilon={epsilon:.4g}, the budget is "
+                f"epsilon={self.budget.epsilon:g} at delta={self.budget.delta:g} ({self.budget.neighbouring}); "
+                "nothing was released. Raise eps or privacy.noise_multiplier, or ask for fewer rounds"
+            )
+
+    def charge(self, release: GaussianRelease) -> None:
+        """Write the release down; when this returns, it may leave."""
+        self.check([release.mu], f"release {len(self.releases) + 1} ({release.name})")
+        self.releases.append(release)
+        if self.path is not None:
+            line = {
+                "release": len(self.releases),
+                "mechanism": "gaussian",
+                **asdict(release),
+                "mu": release.mu,
+                "epsilon_spent": self.epsilon,
+                "delta": self.budget.delta,
+                "neighbouring": self.budget.neighbouring,
+                "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            }
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({key: _plain(value) for key, value in line.items()}) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+
+
+def _plain(value: object) -> object:
+    """JSON knows no infinity: a run without noise says "inf"."""
+    return "inf" if isinstance(value, float) and math.isinf(value) else value
+
+
+def _keep_previous(path: Path) -> None:
+    """A ledger is never overwritten: an earlier one in the same folder is kept as ledger.1.jsonl, ledger.2.jsonl, ..."""
+    if path.exists() and path.stat().st_size:
+        i = 1
+        while (kept := path.with_name(f"{path.stem}.{i}{path.suffix}")).exists():
+            i += 1
+        path.rename(kept)

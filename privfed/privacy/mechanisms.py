@@ -1,0 +1,58 @@
+"""Bounding one user's influence (clip), then hiding it (the noise gate)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from privfed.linalg import Array
+from privfed.privacy.accounting import GaussianRelease
+from privfed.privacy.ledger import SENSITIVITY, Ledger
+from privfed.privacy.noise import NoiseSource
+
+SLACK = 1.0 - 1e-12
+"""Clipping aims this much below the bound, so that rounding cannot carry a contribution above it."""
+
+
+def clip_factors(norms: Array, clip: float) -> Array:
+    """What to multiply each contribution by so that its norm is at most clip. norms: (B,) -> (B,), all in [0, 1]."""
+    return np.minimum(1.0, clip * SLACK / np.maximum(norms, np.finfo(np.float64).tiny))
+
+
+def norm(x: Array) -> float:
+    """Euclidean norm of all entries, without overflow; NaN or infinite exactly when x is not finite."""
+    largest = float(np.max(np.abs(x), initial=0.0))
+    if largest == 0.0 or not math.isfinite(largest):
+        return largest
+    return largest * float(np.linalg.norm(np.ravel(x) / largest))
+
+
+def clip(x: Array, bound: float) -> Array:
+    """x scaled down to norm at most bound."""
+    size = norm(x)
+    return x if size <= bound * SLACK else (x / size) * (bound * SLACK)
+
+
+class NoiseGate:
+    """The one place where privacy noise is added, and where a release is charged before it leaves."""
+
+    def __init__(self, ledger: Ledger, source: NoiseSource) -> None:
+        self.ledger = ledger
+        self.source = source
+
+    def sensitivity(self, bound: float) -> float:
+        """How far one user can move a sum of contributions of norm at most bound."""
+        return SENSITIVITY[self.ledger.budget.neighbouring] * bound
+
+    def release(self, name: str, total: Array, *, bound: float, mu: float, round: int) -> Array:
+        """The sum of all users' contributions, each of norm at most bound, plus Gaussian noise of cost mu.
+
+        The ledger has it on disk when this returns; a release over budget raises and nothing leaves.
+        """
+        sensitivity = self.sensitivity(bound)
+        std = sensitivity / mu
+        self.ledger.charge(GaussianRelease(name, round, total.size, bound, sensitivity, std))
+        if std == 0.0:
+            return total
+        return total + std * self.source.normal(total.size, name, round).reshape(total.shape)

@@ -1,0 +1,58 @@
+"""Where standard normal numbers come from: seeded for simulations that others can repeat, or the system's own entropy."""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+
+import numpy as np
+
+from privfed.errors import ConfigError
+from privfed.keyed import generator
+from privfed.linalg import Array
+
+
+class NoiseSource(Protocol):
+    """A source of N(0, 1) numbers."""
+
+    name: str
+
+    def normal(self, size: int, name: str, round: int) -> Array:
+        """Fresh standard normal numbers (size,) for the release (name, round)."""
+        ...
+
+
+class SeededNoise:
+    """Repeatable noise: whoever knows the seed can subtract it, so it protects nobody outside a simulation."""
+
+    name = "seeded"
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def normal(self, size: int, name: str, round: int) -> Array:
+        """The same numbers for the same (seed, name, round)."""
+        return generator(self.seed, "noise", name, round).standard_normal(size)
+
+
+class SecureNoise:
+    """Noise from the operating system's cryptographic generator by the Box-Muller transform."""
+
+    name = "secure"
+
+    def normal(self, size: int, name: str, round: int) -> Array:
+        """Fresh numbers at every call; name and round are not used."""
+        pairs = (size + 1) // 2
+        words = np.frombuffer(os.urandom(16 * pairs), dtype=np.uint64).reshape(2, pairs)
+        uniform = ((words >> np.uint64(11)).astype(np.float64) + 1.0) * 2.0**-53
+        radius, angle = np.sqrt(-2.0 * np.log(uniform[0])), 2.0 * np.pi * uniform[1]
+        return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:size]
+
+
+def noise_source(kind: str, seed: int) -> NoiseSource:
+    """The source named by ``privacy.noise``."""
+    if kind == SeededNoise.name:
+        return SeededNoise(seed)
+    if kind == SecureNoise.name:
+        return SecureNoise()
+    raise ConfigError.of("privacy.noise", kind, "must be seeded (simulations) or secure (the system's generator)")

@@ -1,0 +1,1 @@
+"""How a pair is executed; nothing about what it computes."""

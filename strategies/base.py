@@ -1,0 +1,227 @@
+"""What every strategy shares: a plan of steps, the server-side clip, the noise gate, the public divisor.
+
+A run is a list of steps. Each step is one Flower round: announce, collect the nodes' sums, clip them again, add up, release
+through the gate, and let the algorithm update its shared parameters from the released mean.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.common import (
+    EvaluateIns,
+    EvaluateRes,
+    FitIns,
+    FitRes,
+    Parameters,
+    Scalar,
+    ndarrays_to_parameters,
+    parameters_to_ndarrays,
+)
+from flwr.server.client_manager import ClientManager
+from flwr.server.client_proxy import ClientProxy
+from flwr.server.strategy import Strategy
+
+from privfed.errors import PrivfedError, check_whole
+from privfed.federation import Federation, check_clip
+from privfed.linalg import Array
+from privfed.privacy import quantile
+from privfed.privacy.mechanisms import clip
+
+
+@dataclass(frozen=True)
+class Step:
+    """One Flower round. mu: cost of releasing the sum (0: not released); measure: cost of a private clip norm (0: none)."""
+
+    task: str
+    round: int
+    mu: float
+    measure: float = 0.0
+
+
+class PrivateStrategy(Strategy):
+    """Base of all algorithms. One writes `task`, `shape` and `step`, and gets privacy, runtimes and reports."""
+
+    task = "gradient"
+
+    names: tuple[str, ...] = ("U",)
+    """Names of the shared arrays in the published model."""
+
+    def __init__(self, federation: Federation, rounds: int, clip: float | str) -> None:
+        self.federation, self.rounds, self.init = federation, check_whole("rounds", rounds), federation.init
+        init = self.init
+        asked = federation.privacy.clip
+        self.clips: dict[str, float | str] = {self.task: check_clip("algo.clip", clip if asked is None else asked)}
+        if init is not None and init.task is not None:
+            self.clips[init.task] = quantile.AUTO if asked == quantile.AUTO else check_clip("init.clip", init.clip)
+        self.shared: list[Array] = [] if init is None else init.before(federation)
+        self.plan = self.steps()
+        self.sums: dict[str, Any] = {}
+        self._started = 0.0
+        costs = [mu for step in self.plan for mu in (step.mu, step.measure) if mu]
+        federation.gate.ledger.check(costs, f"the {len(costs)} planned releases")
+
+    # What an algorithm writes.
+
+    def shape(self) -> tuple[int, ...]:
+        """Shape of a round's sum; anything else that arrives is dropped."""
+        return self.shared[0].shape
+
+    def step(self, t: int, mean: Array) -> None:
+        """The server's update in round t = 1..T, from the released mean: sets `self.shared`."""
+        raise TypeError(f"{type(self).__name__} does not say what a round does")
+
+    # What all share.
+
+    def steps(self) -> list[Step]:
+        """Initialiser, then T rounds; before a task whose clip norm is `auto`, a step that only measures it."""
+        settings, total = self.federation.privacy, self.federation.gate.ledger.budget.mu
+        tasks = ([self.init.task] if self.init is not None and self.init.task else []) + [self.task]
+        auto = [task for task in tasks if self.clips[task] == quantile.AUTO]
+        # Every auto task is measured once before it starts; rounds measure again while they run, but for the last.
+        measures = len(auto) + (self.rounds - 1 if self.task in auto else 0)
+        clip_share = settings.clip_share if auto else 0.0
+        init_share = (1 - clip_share) * settings.init_share if len(tasks) > 1 else 0.0
+
+        def mu(share: float, releases: int) -> float:
+            if settings.noise_multiplier is not None:
+                return 1.0 / settings.noise_multiplier
+            return total * math.sqrt(share / releases)
+
+        steps = []
+        for task in tasks:
+            times, share = (self.rounds, 1 - clip_share - init_share) if task == self.task else (1, init_share)
+            measure = mu(clip_share, measures) if task in auto else 0.0
+            if measure:
+                steps.append(Step(task, 0, 0.0, measure))
+            for t in range(1, times + 1):
+                again = measure if t < times else 0.0
+                steps.append(Step(task, t if task == self.task else 0, mu(share, times), again))
+        return steps
+
+    def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
+        """Wait for the whole registered population, then start from public parameters."""
+        client_manager.wait_for(len(self.federation.nodes))
+        self.federation.ready = time.perf_counter()
+        return ndarrays_to_parameters(self.shared)
+
+    def configure_fit(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, FitIns]]:
+        """Announce the step to every registered node: shared parameters, task, clip norm, seed."""
+        if not self.plan:
+            return []
+        self._started = time.perf_counter()
+        step = self.plan[server_round - 1]
+        bound = self.clips[step.task]
+        config: dict[str, Scalar] = {
+            "task": step.task,
+            "round": step.round,
+            "seed": self.federation.seed,
+            "clip": 0.0 if isinstance(bound, str) else float(bound),
+            "release": step.mu > 0,
+            "measure": step.measure > 0,
+        }
+        return [(node, FitIns(parameters, config)) for node in self._registered(client_manager)]
+
+    def aggregate_fit(
+        self,
+        server_round: int,
+        results: list[tuple[ClientProxy, FitRes]],
+        failures: list[tuple[ClientProxy, FitRes] | BaseException],
+    ) -> tuple[Parameters, dict[str, Scalar]]:
+        """Clip again, add up, release, divide by the public n, update."""
+        self._stop_on(failures)
+        step, n, gate = self.plan[server_round - 1], self.federation.n, self.federation.gate
+        row: dict[str, Any] = {"step": server_round, "task": step.task, "round": step.round}
+        shapes = []
+        if step.mu:
+            shapes.append(self.init.shape(self.federation) if step.task != self.task else self.shape())
+        if step.measure:
+            shapes.append((quantile.BINS,))
+        bounds = ([float(self.clips[step.task])] if step.mu else []) + ([1.0] if step.measure else [])
+        totals, present = self._totals(results, shapes, bounds)
+        if step.mu:
+            row["clip"] = bounds[0]
+            mean = gate.release(step.task, totals[0], bound=bounds[0], mu=step.mu, round=step.round) / n
+            row["noise_std"] = gate.ledger.releases[-1].std / n
+            if step.task == self.task:
+                self.step(step.round, mean)
+            else:
+                self.shared = self.init.start(self.federation, mean)
+        if step.measure:
+            name = f"{step.task} clip norm"
+            counts = gate.release(name, totals[-1], bound=1.0, mu=step.measure, round=step.round)
+            self.clips[step.task] = quantile.quantile(counts, n, self.federation.privacy.quantile)
+        if not all(np.isfinite(x).all() for x in self.shared):
+            raise PrivfedError(f"the shared parameters stopped being finite in step {server_round} ({step.task})")
+        row |= {"epsilon": gate.ledger.epsilon, "missing_users": n - present}
+        row["seconds"] = time.perf_counter() - self._started
+        if self.federation.validate is not None:
+            row |= self.federation.validate(self.shared)
+        self.federation.on_step(row)
+        return ndarrays_to_parameters(self.shared), {}
+
+    def configure_evaluate(
+        self, server_round: int, parameters: Parameters, client_manager: ClientManager
+    ) -> list[tuple[ClientProxy, EvaluateIns]]:
+        """After the last step of a simulation, ask every node for its users' summed errors (not private)."""
+        if server_round < len(self.plan) or self.federation.U_star is None:
+            return []
+        config: dict[str, Scalar] = {"U_star": self.federation.U_star.tobytes()}
+        return [(node, EvaluateIns(parameters, config)) for node in self._registered(client_manager)]
+
+    def aggregate_evaluate(
+        self,
+        server_round: int,
+        results: list[tuple[ClientProxy, EvaluateRes]],
+        failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
+    ) -> tuple[float | None, dict[str, Scalar]]:
+        """Add up the simulation's errors."""
+        self._stop_on(failures)
+        for _, result in sorted(results, key=lambda pair: int(pair[0].cid)):
+            for name, value in {"users": result.num_examples, **result.metrics}.items():
+                number = np.frombuffer(value) if isinstance(value, bytes) else value
+                self.sums[name] = self.sums.get(name, 0) + number
+        return None, {}
+
+    def evaluate(self, server_round: int, parameters: Parameters) -> None:
+        """Nothing here: fresh public users are judged in `aggregate_fit`, where the row of the step is written."""
+
+    def _registered(self, client_manager: ClientManager) -> list[ClientProxy]:
+        nodes = client_manager.all()
+        return [nodes[cid] for cid in self.federation.nodes if cid in nodes]
+
+    def _stop_on(self, failures: list[Any]) -> None:
+        if failures and self.federation.strict:
+            raise failures[0] if isinstance(failures[0], BaseException) else PrivfedError(str(failures[0]))
+
+    def _totals(
+        self, results: list[tuple[ClientProxy, FitRes]], shapes: list[tuple[int, ...]], bounds: list[float]
+    ) -> tuple[list[Array], int]:
+        """Sums over nodes, each clipped at (registered users) x (clip norm), and the number of users behind them.
+
+        Nodes are added in a fixed order, so that arrival does not change the last digit. What has the wrong shape or is
+        not finite is dropped: its users contribute zero.
+        """
+        totals = [np.zeros(shape) for shape in shapes]
+        present, seen = 0, set()
+        order = {cid: i for i, cid in enumerate(self.federation.nodes)}
+        known = [(node.cid, result) for node, result in results if node.cid in order]
+        for cid, result in sorted(known, key=lambda pair: order[pair[0]]):
+            arrays = parameters_to_ndarrays(result.parameters)
+            fits = [a.shape for a in arrays] == shapes and all(
+                a.dtype == np.float64 and np.isfinite(a).all() for a in arrays
+            )
+            if cid in seen or not fits:
+                continue
+            seen.add(cid)
+            users = self.federation.nodes[cid]
+            present += users
+            for total, array, bound in zip(totals, arrays, bounds, strict=True):
+                total += clip(array, users * bound)
+        return totals, present

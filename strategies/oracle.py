@@ -1,0 +1,21 @@
+"""The oracle that knows U*: what a perfect embedding would give. Simulations only, no privacy claim."""
+
+from __future__ import annotations
+
+from privfed.errors import ConfigError
+from privfed.federation import Federation
+from strategies.base import PrivateStrategy, Step
+
+
+class Oracle(PrivateStrategy):
+    """Publishes the true embedding."""
+
+    def __init__(self, federation: Federation) -> None:
+        super().__init__(federation, rounds=1, clip=1.0)
+        if federation.U_star is None:
+            raise ConfigError.of("algo", "oracle", "needs simulated data, whose true embedding is known")
+        self.shared = [federation.U_star]
+
+    def steps(self) -> list[Step]:
+        """No steps at all."""
+        return []

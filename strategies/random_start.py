@@ -1,0 +1,18 @@
+"""A public random start: costs nothing, knows nothing. What an initialiser has to beat."""
+
+from __future__ import annotations
+
+from privfed.federation import Federation
+from privfed.keyed import generator
+from privfed.linalg import Array, retraction
+
+
+class RandomStart:
+    """U_0 = Q factor of a Gaussian matrix drawn from the run's seed; nothing is released."""
+
+    task = None
+
+    def before(self, federation: Federation) -> list[Array]:
+        """U_0, known before any user is asked."""
+        shape = (federation.d, federation.k)
+        return [retraction(generator(federation.seed, "random start").standard_normal(shape))]
