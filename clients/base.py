@@ -11,13 +11,12 @@ from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
 
 from privfed.data.cohort import Cohort
-from privfed.linalg import Array, lstsq
+from privfed.kernels import lstsq, prepare
+from privfed.linalg import Array
 from privfed.models.linear import fit_heads, population_error
 from privfed.privacy.mechanisms import clip_factors
 from privfed.privacy.quantile import BINS, histogram
-
-ERROR_BINS = np.linspace(-12.0, 4.0, 65)
-"""Bins of log10(error) for the picture of who gains what, in simulations."""
+from privfed.words import ERROR_BINS
 
 
 @dataclass(frozen=True)
@@ -49,6 +48,7 @@ class CohortClient(NumPyClient):
     """The examples a final head is fitted on."""
 
     def __init__(self, cohort: Cohort, init: Any = None) -> None:
+        prepare()
         self.cohort = cohort
         self.init = init
 

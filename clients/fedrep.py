@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 from flwr.common import NDArrays
+from numpy.typing import NDArray
 
 from clients.base import CohortClient, Task
 from privfed.data.cohort import BLOCK, Cohort
 from privfed.errors import ConfigError, check_number, nearest
+from privfed.kernels import leave_one_out_gradients, two_batch_gradients
 from privfed.keyed import generator
-from privfed.linalg import Array, leave_one_out, lstsq
+from privfed.linalg import Array
 from privfed.models.linear import fit_heads
 
 ESTIMATORS = ("leave-one-out", "two-batches")
@@ -28,7 +30,14 @@ class FedRepClient(CohortClient):
     """Per-user gradients of the shared embedding at the user's own head."""
 
     def __init__(
-        self, cohort: Cohort, init: Any, estimator: str, train: str, heads: str, head_batch: int | None, batch: int | None
+        self,
+        cohort: Cohort,
+        init: Any,
+        estimator: str,
+        train: str,
+        heads: str,
+        head_batch: int | None,
+        batch: int | None,
     ) -> None:
         if estimator not in ESTIMATORS:
             raise ConfigError.of("algo.estimator", estimator, nearest(str(estimator), ESTIMATORS))
@@ -51,15 +60,9 @@ class FedRepClient(CohortClient):
         B, m, d = X.shape
         P = (X.reshape(-1, d) @ U).reshape(B, m, -1)
         if self.estimator == "leave-one-out":
-            V, r = leave_one_out(np.ascontiguousarray(P.transpose(2, 1, 0)), np.ascontiguousarray(y.T))
-            return np.matmul(np.ascontiguousarray((V * ((2.0 / m) * r)).transpose(2, 0, 1)), X)
+            return leave_one_out_gradients(X, y, P)
         order = draw_orders(int(config["seed"]), int(config["round"]), block.first, B, m)
-        head, other = order[:, : self.b_head, None], order[:, self.b_head : self.b_head + self.b, None]
-        v = lstsq(np.take_along_axis(P, head, 1), np.take_along_axis(y, head[..., 0], 1))
-        r = np.matmul(np.take_along_axis(P, other, 1), v[..., None])[..., 0] - np.take_along_axis(y, other[..., 0], 1)
-        weights = np.zeros((B, m))
-        np.put_along_axis(weights, other[..., 0], (2.0 / self.b) * r, 1)
-        return v[:, :, None] * np.matmul(weights[:, None, :], X)
+        return two_batch_gradients(X, y, P, order[:, : self.b_head], order[:, self.b_head : self.b_head + self.b])
 
     def weights(self, block: Cohort, shared: NDArrays) -> Array:
         """w_i = U v_i with the final head fitted on the user's own examples."""
@@ -92,12 +95,14 @@ def batch_sizes(m: int, m0: int, head_batch: int | None, batch: int | None) -> t
         batch = m0 - head_batch
     if head_batch < 1 or batch < 1 or head_batch + batch > m0:
         raise ConfigError.of(
-            "algo.batch", batch, f"with algo.head_batch={head_batch} the two disjoint batches need more than the {m0} examples"
+            "algo.batch",
+            batch,
+            f"with algo.head_batch={head_batch} the two disjoint batches need more than the {m0} examples",
         )
     return head_batch, batch
 
 
-def draw_orders(seed: int, round: int, first: int, users: int, m: int) -> Array:
+def draw_orders(seed: int, round: int, first: int, users: int, m: int) -> NDArray[np.intp]:
     """A random order of the m examples for each user (users, m), the same however users are spread over nodes."""
     blocks = range(first // BLOCK, -(-(first + users) // BLOCK))
     keys = np.concatenate([generator(seed, "batches", round, block).random((BLOCK, m)) for block in blocks])

@@ -29,7 +29,7 @@ class Spectral:
     def contributions(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Contributions:
         """Norms of Z_i and their weighted sum (d (d + 1) / 2,)."""
         A = block.X[:, self.examples] * block.y[:, self.examples, None]
-        B, m0, d = A.shape
+        _, m0, d = A.shape
         scale = 1.0 / (m0 * (m0 - 1))
         s = np.sum(A, axis=1)
         K = np.matmul(A, A.transpose(0, 2, 1))

@@ -10,7 +10,8 @@ from flwr.common import NDArrays
 from clients.base import CohortClient
 from privfed.data.cohort import Cohort
 from privfed.errors import check_number
-from privfed.linalg import Array, lstsq
+from privfed.kernels import lstsq
+from privfed.linalg import Array
 
 
 class StandaloneClient(CohortClient):

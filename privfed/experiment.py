@@ -38,8 +38,9 @@ class Outcome:
 class Experiment:
     """One configured run: build it (cheap, checks everything, touches no data), then `run` it."""
 
-    def __init__(self, cfg: DictConfig, out: Path | None = None) -> None:
-        self.cfg, self.rows = cfg, []  # type: tuple[DictConfig, list[dict[str, Any]]]
+    def __init__(self, cfg: DictConfig) -> None:
+        self.cfg = cfg
+        self.rows: list[dict[str, Any]] = []
         self.started = time.perf_counter()
         self.budget = Budget(cfg.eps, cfg.delta, cfg.neighbouring)
         self.runtime = build(cfg.runtime)()
@@ -52,7 +53,7 @@ class Experiment:
         self.ranges = {str(i): users for i, users in enumerate(spread(self.data.n, self.runtime.nodes))}
         privacy = {key: value for key, value in cfg.privacy.items() if key != "noise"}
         settings, source = PrivacySettings(**privacy), noise_source(cfg.privacy.noise, cfg.seed)
-        self.ledger = Ledger(self.budget, None if out is None else out / "ledger.jsonl")
+        self.ledger = Ledger(self.budget)
         self.federation = Federation(
             nodes={cid: last - first for cid, (first, last) in self.ranges.items()},
             d=self.data.d,
@@ -72,13 +73,15 @@ class Experiment:
         client: NumPyClient = build(self.cfg.algo.client)(cohort=cohort, init=init)
         return client
 
-    def run(self, on_step: Callable[[dict[str, Any]], None] = lambda row: None) -> Outcome:
-        """Train, judge, and collect everything that is to be written."""
+    def run(self, folder: Path | None = None, on_step: Callable[[dict[str, Any]], None] = lambda row: None) -> Outcome:
+        """Train, judge, and collect everything that is to be written; the ledger goes to the folder as it grows."""
 
         def record(row: dict[str, Any]) -> None:
             self.rows.append(row)
             on_step(row)
 
+        if folder is not None:
+            self.ledger.open(folder / "ledger.jsonl")
         if self.data.simulated:
             self.federation.validate = self._validation()
         self.federation.on_step = record
@@ -146,7 +149,12 @@ class Experiment:
         if not sums:
             return {}
         own, alone, oracle = (sums[name] / sums["users"] for name in ("own", "alone", "oracle"))
-        metrics = {"mse": own + noise, "excess": own - oracle, "mse_standalone": alone + noise, "mse_oracle": oracle + noise}
+        metrics = {
+            "mse": own + noise,
+            "excess": own - oracle,
+            "mse_standalone": alone + noise,
+            "mse_oracle": oracle + noise,
+        }
         if self.strategy.shared:
             metrics["dist"] = dist(self.strategy.shared[0], self.data.U_star)
         return metrics
@@ -154,4 +162,4 @@ class Experiment:
 
 def build(node: DictConfig) -> Callable[..., Any]:
     """The constructor named by `_target_` with the configured arguments; an error in them names the file's target."""
-    return instantiate(node, _partial_=True)  # type: ignore[no-any-return]
+    return instantiate(node, _partial_=True)

@@ -62,6 +62,8 @@ class Federation:
     validate: Callable[[list[Array]], dict[str, float]] | None = None
     """Error of a published model on fresh public users, where there are some."""
     on_step: Callable[[dict[str, Any]], None] = field(default=lambda row: None)
+    join_timeout: int = 600
+    """Seconds to wait for all nodes before the first step."""
     ready: float = 0.0
     """When every node had joined (time.perf_counter)."""
     strict: bool = True

@@ -105,7 +105,11 @@ class PrivateStrategy(Strategy):
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
         """Wait for the whole registered population, then start from public parameters."""
-        client_manager.wait_for(len(self.federation.nodes))
+        nodes = self.federation.nodes
+        if not client_manager.wait_for(len(nodes), self.federation.join_timeout):
+            raise PrivfedError(
+                f"only {client_manager.num_available()} of {len(nodes)} nodes joined in time; nothing was released"
+            )
         self.federation.ready = time.perf_counter()
         return ndarrays_to_parameters(self.shared)
 
@@ -214,9 +218,7 @@ class PrivateStrategy(Strategy):
         known = [(node.cid, result) for node, result in results if node.cid in order]
         for cid, result in sorted(known, key=lambda pair: order[pair[0]]):
             arrays = parameters_to_ndarrays(result.parameters)
-            fits = [a.shape for a in arrays] == shapes and all(
-                a.dtype == np.float64 and np.isfinite(a).all() for a in arrays
-            )
+            fits = [a.shape for a in arrays] == shapes and all(a.dtype == np.float64 and np.isfinite(a).all() for a in arrays)
             if cid in seen or not fits:
                 continue
             seen.add(cid)

@@ -1,6 +1,6 @@
 """Private initialisation, server side (PMPR Algorithm 2).
 
-    Zhat = (1/n) sum_i clip(Z_i, psi_init) + symmetric Gaussian noise        U_0 = top-k eigenvectors of Zhat by |eigenvalue|
+Zhat = (1/n) sum_i clip(Z_i, psi_init) + symmetric Gaussian noise        U_0 = top-k eigenvectors of Zhat by |eigenvalue|
 """
 
 from __future__ import annotations

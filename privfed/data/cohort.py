@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,4 +49,4 @@ class Cohort:
 def spread(n: int, nodes: int) -> list[tuple[int, int]]:
     """n users on nodes as evenly as possible: [first, last) a node."""
     edges = [n * i // nodes for i in range(nodes + 1)]
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(pairwise(edges))

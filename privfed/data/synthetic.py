@@ -29,9 +29,7 @@ class Synthetic:
 
     simulated = True
 
-    def __init__(
-        self, n: int, m: int, d: int, k: int, R: float, features: str, condition: float, seed: int
-    ) -> None:
+    def __init__(self, n: int, m: int, d: int, k: int, R: float, features: str, condition: float, seed: int) -> None:
         for key, value in (("data.n", n), ("data.m", m), ("data.d", d), ("data.k", k)):
             check_whole(key, value)
         if k > d:

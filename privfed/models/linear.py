@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from privfed.linalg import Array, lstsq
+from privfed.kernels import lstsq
+from privfed.linalg import Array
 
 
 def fit_heads(U: Array, X: Array, y: Array, ridge: float = 0.0) -> Array:

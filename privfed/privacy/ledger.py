@@ -41,13 +41,16 @@ class Budget:
 class Ledger:
     """An append-only account of releases, one JSON line each, flushed to disk before the release may be used."""
 
-    def __init__(self, budget: Budget, path: Path | None = None) -> None:
+    def __init__(self, budget: Budget) -> None:
         self.budget = budget
-        self.path = path
+        self.path: Path | None = None
         self.releases: list[GaussianRelease] = []
-        if path is not None:
-            _keep_previous(path)
-            path.touch()
+
+    def open(self, path: Path) -> None:
+        """Write to this file from now on. An earlier ledger of that name is kept under another."""
+        _keep_previous(path)
+        path.touch()
+        self.path = path
 
     @property
     def epsilon(self) -> float:
@@ -81,12 +84,12 @@ class Ledger:
                 "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             }
             with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({key: _plain(value) for key, value in line.items()}) + "\n")
+                file.write(json.dumps({key: plain(value) for key, value in line.items()}) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
     """JSON knows no infinity: a run without noise says "inf"."""
     return "inf" if isinstance(value, float) and math.isinf(value) else value
 

@@ -1,0 +1,131 @@
+"""Small charts as inline SVG: no library, no script, colours from the page's own light or dark palette."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+WIDTH, HEIGHT = 440, 280
+LEFT, RIGHT, TOP, BOTTOM = 52, 14, 12, 42
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line (points), or a dashed level across the chart (one y, no x). colour: a class of the style sheet."""
+
+    name: str
+    y: Sequence[float]
+    x: Sequence[float] = ()
+    colour: str = "c1"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Maps values to pixels, linearly or by logarithm."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool = False
+
+    def __call__(self, value: float) -> float:
+        """The pixel of a value; values outside are drawn at the edge."""
+        low, high = self._scale(self.low), self._scale(self.high)
+        share = (self._scale(min(max(value, self.low), self.high)) - low) / ((high - low) or 1.0)
+        return self.start + share * (self.end - self.start)
+
+    def _scale(self, value: float) -> float:
+        return math.log10(value) if self.log else value
+
+    def ticks(self) -> list[float]:
+        """Round values inside the range, about five of them."""
+        if self.log:
+            first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
+            every = max(1, round((last - first) / 5))
+            return [10.0**p for p in range(first, last + 1, every)]
+        raw = (self.high - self.low) / 5 or 1.0
+        unit = 10.0 ** math.floor(math.log10(raw))
+        step = next(unit * f for f in (1, 2, 5, 10) if unit * f >= raw)
+        first = math.ceil(self.low / step - 1e-9)
+        return [step * i for i in range(first, math.floor(self.high / step + 1e-9) + 1)]
+
+
+def line_chart(series: Sequence[Series], x_label: str, y_label: str, log_y: bool = False, log_x: bool = False) -> str:
+    """Lines over a common x, with levels drawn dashed."""
+    xs = [x for s in series for x in s.x]
+    ys = [y for s in series for y in s.y if y > 0 or not log_y]
+    if log_y:
+        low, high = 10 ** math.floor(math.log10(min(ys))), 10 ** math.ceil(math.log10(max(ys)) + 1e-9)
+    else:
+        low, high = 0.0, max(ys) * 1.08
+    across = Axis(min(xs), max(xs), LEFT, WIDTH - RIGHT, log_x)
+    up = Axis(low, high, HEIGHT - BOTTOM, TOP, log_y)
+    parts = [_frame(across, up, x_label, y_label)]
+    for s in series:
+        if not s.x:
+            y = up(s.y[0])
+            parts.append(f'<line class="level {s.colour}" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+            continue
+        points = [(across(x), up(y)) for x, y in zip(s.x, s.y, strict=True)]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        parts.append(f'<polyline class="line {s.colour}" points="{path}"/>')
+        if len(points) <= 40:
+            parts += [f'<circle class="dot {s.colour}" cx="{x:.1f}" cy="{y:.1f}" r="2.6"/>' for x, y in points]
+    return _svg(parts, f"{y_label} against {x_label}") + _legend(series)
+
+
+def histogram_chart(edges: Sequence[float], counts: Sequence[Series], x_label: str, y_label: str) -> str:
+    """Overlaid histograms on powers of ten: edges are log10 values, one more than counts."""
+    used = [i for s in counts for i, c in enumerate(s.y) if c > 0]
+    first, last = max(0, min(used) - 1), min(len(edges) - 2, max(used) + 1)
+    across = Axis(10.0 ** edges[first], 10.0 ** edges[last + 1], LEFT, WIDTH - RIGHT, log=True)
+    up = Axis(0.0, max(max(s.y) for s in counts) * 1.08, HEIGHT - BOTTOM, TOP)
+    parts = [_frame(across, up, x_label, y_label)]
+    for s in counts:
+        for i in range(first, last + 1):
+            if s.y[i] > 0:
+                x0, x1, y = across(10.0 ** edges[i]), across(10.0 ** edges[i + 1]), up(s.y[i])
+                box = f'x="{x0:.1f}" y="{y:.1f}" width="{x1 - x0:.1f}" height="{HEIGHT - BOTTOM - y:.1f}"'
+                parts.append(f'<rect class="bar {s.colour}" {box}/>')
+    return _svg(parts, f"{y_label} by {x_label}") + _legend(counts)
+
+
+def _frame(across: Axis, up: Axis, x_label: str, y_label: str) -> str:
+    floor = HEIGHT - BOTTOM
+    parts = []
+    for value in up.ticks():
+        y = up(value)
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_number(value, up.log)}</text>')
+    for value in across.ticks():
+        x = across(value)
+        parts.append(f'<line class="tick" x1="{x:.1f}" x2="{x:.1f}" y1="{floor}" y2="{floor + 4}"/>')
+        parts.append(f'<text x="{x:.1f}" y="{floor + 17}" text-anchor="middle">{_number(value, across.log)}</text>')
+    parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{floor}" y2="{floor}"/>')
+    middle = (LEFT + WIDTH - RIGHT) / 2
+    parts.append(f'<text x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_label)}</text>')
+    height = (TOP + floor) / 2
+    turn = f'transform="rotate(-90 12 {height})"'
+    parts.append(f'<text x="12" y="{height}" text-anchor="middle" {turn}>{escape(y_label)}</text>')
+    return "".join(parts)
+
+
+def _number(value: float, log: bool) -> str:
+    if log and not 0.01 <= value < 1000:
+        return f'10<tspan dy="-4" font-size="9">{round(math.log10(value))}</tspan>'
+    if value >= 1000:
+        return f"{value / 1000:g}k"
+    return f"{value:g}"
+
+
+def _svg(parts: Sequence[str], title: str) -> str:
+    inside = "".join(parts)
+    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">{inside}</svg>'
+
+
+def _legend(series: Sequence[Series]) -> str:
+    items = "".join(f'<li><i class="key {s.colour}"></i>{escape(s.name)}</li>' for s in series)
+    return f'<ul class="legend">{items}</ul>'

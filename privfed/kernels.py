@@ -1,0 +1,245 @@
+"""Compiled loops over users: least squares and gradients, one user at a time in cache, with no temporary arrays.
+
+Each kernel reads like the algorithm for a single user. Numba compiles it once (the machine code is kept beside this file) and
+runs it without the interpreter's lock, so cohorts in threads really run side by side. Users whose Gram matrix is numerically
+singular are flagged and done again by an exact pseudo-inverse in NumPy: rare, slow, of minimum norm.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from privfed.linalg import Array
+
+RANK_TOLERANCE = 1e-10
+"""A Gram pivot (or 1 - leverage) below this fraction of its scale counts as zero."""
+
+# Sums may be reordered (vector units), but NaN, infinity and division by zero behave as IEEE says.
+compiled = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+
+
+@compiled
+def _factor(G, L):  # type: ignore[no-untyped-def]
+    """Cholesky of the lower triangle of G (k, k) into L, with *reciprocals* on L's diagonal; whether G has full rank."""
+    k = len(G)
+    largest = 0.0
+    for a in range(k):
+        largest = max(largest, G[a, a])
+    for a in range(k):
+        for b in range(a + 1):
+            s = G[a, b]
+            for c in range(b):
+                s -= L[a, c] * L[b, c]
+            if a > b:
+                L[a, b] = s * L[b, b]
+            elif s > RANK_TOLERANCE * largest:
+                L[a, a] = 1.0 / math.sqrt(s)
+            else:
+                return False
+    return True
+
+
+@compiled
+def _solve(L, x):  # type: ignore[no-untyped-def]
+    """Replace x (k,) by the solution of L L^T x' = x."""
+    k = len(x)
+    for a in range(k):
+        for c in range(a):
+            x[a] -= L[a, c] * x[c]
+        x[a] *= L[a, a]
+    for a in range(k - 1, -1, -1):
+        for c in range(a + 1, k):
+            x[a] -= L[c, a] * x[c]
+        x[a] *= L[a, a]
+
+
+@compiled
+def _gram(A, G):  # type: ignore[no-untyped-def]
+    """Lower triangle of A A^T for A (rows, n) into G (rows, rows)."""
+    rows, n = A.shape
+    for a in range(rows):
+        for b in range(a + 1):
+            s = 0.0
+            for c in range(n):
+                s += A[a, c] * A[b, c]
+            G[a, b] = s
+
+
+@compiled
+def _lstsq(A, y, ridge, v, ok):  # type: ignore[no-untyped-def]
+    users, m, k = A.shape
+    primal = k <= m
+    size = min(m, k)
+    G, L, T, x = np.empty((size, size)), np.empty((size, size)), np.empty((k, m)), np.empty(size)
+    for i in range(users):
+        if primal:
+            for j in range(m):
+                for a in range(k):
+                    T[a, j] = A[i, j, a]
+            _gram(T, G)
+            for a in range(k):
+                s = 0.0
+                for j in range(m):
+                    s += T[a, j] * y[i, j]
+                x[a] = s
+        else:
+            _gram(A[i], G)
+            for j in range(m):
+                x[j] = y[i, j]
+        for a in range(size):
+            G[a, a] += ridge
+        ok[i] = _factor(G, L)
+        if not ok[i]:
+            continue
+        _solve(L, x)
+        if primal:
+            for a in range(k):
+                v[i, a] = x[a]
+        else:
+            for a in range(k):
+                v[i, a] = 0.0
+            for j in range(m):
+                for a in range(k):
+                    v[i, a] += x[j] * A[i, j, a]
+
+
+@compiled
+def _leave_one_out_gradients(X, y, P, out, ok):  # type: ignore[no-untyped-def]
+    users, m, _ = X.shape
+    k = P.shape[2]
+    Q, W, V = np.empty((k, m)), np.empty((k, m)), np.empty((k, m))
+    G, L, z, e, rest = np.empty((k, k)), np.empty((k, k)), np.empty(k), np.empty(m), np.empty(m)
+    for i in range(users):
+        for j in range(m):
+            for a in range(k):
+                Q[a, j] = P[i, j, a]
+        _gram(Q, G)
+        ok[i] = _factor(G, L)
+        if not ok[i]:
+            continue
+        # w_j = L^-1 p_j; z = sum w_j y_j; e = y - fit; rest = 1 - leverage.
+        for j in range(m):
+            e[j] = y[i, j]
+            rest[j] = 1.0
+        for a in range(k):
+            for j in range(m):
+                W[a, j] = Q[a, j]
+            for c in range(a):
+                for j in range(m):
+                    W[a, j] -= L[a, c] * W[c, j]
+            s = 0.0
+            for j in range(m):
+                W[a, j] *= L[a, a]
+                s += W[a, j] * y[i, j]
+                rest[j] -= W[a, j] * W[a, j]
+            z[a] = s
+            for j in range(m):
+                e[j] -= W[a, j] * s
+        for j in range(m):
+            if rest[j] < RANK_TOLERANCE:
+                ok[i] = False
+            e[j] /= rest[j]
+        if not ok[i]:
+            continue
+        # v_(-j) = L^-T (z - w_j e_j), then the weight of x_j in the gradient: 2/m r_j v_(-j) with r_j = -e_j.
+        for a in range(k - 1, -1, -1):
+            for j in range(m):
+                V[a, j] = z[a] - W[a, j] * e[j]
+            for c in range(a + 1, k):
+                for j in range(m):
+                    V[a, j] -= L[c, a] * V[c, j]
+            for j in range(m):
+                V[a, j] *= L[a, a]
+        for a in range(k):
+            for j in range(m):
+                V[a, j] *= -2.0 / m * e[j]
+            _combine(V[a], X[i], out[i, a])
+
+
+@compiled
+def _combine(w, X, out):  # type: ignore[no-untyped-def]
+    """out = sum_j w_j x_j, two rows at a time. w (m,), X (m, d), out (d,)."""
+    m, d = X.shape
+    for c in range(d):
+        out[c] = 0.0
+    for j in range(0, m - 1, 2):
+        first, second = w[j], w[j + 1]
+        for c in range(d):
+            out[c] += first * X[j, c] + second * X[j + 1, c]
+    if m % 2:
+        for c in range(d):
+            out[c] += w[m - 1] * X[m - 1, c]
+
+
+def lstsq(A: Array, y: Array, ridge: float = 0.0) -> Array:
+    """Least-squares solution for every user, of minimum norm where it is not unique.
+
+    A: (B, m, k), y: (B, m) -> (B, k), argmin |A_i v - y_i|^2 + ridge |v|^2, by one factorisation of size min(m, k) a user.
+    """
+    v, ok = np.empty((len(A), A.shape[2])), np.empty(len(A), dtype=np.bool_)
+    _lstsq(np.ascontiguousarray(A), np.ascontiguousarray(y), float(ridge), v, ok)
+    if not ok.all():
+        bad = ~ok
+        v[bad] = np.matmul(_pinv(A[bad], ridge), y[bad][..., None])[..., 0]
+    return v
+
+
+def leave_one_out_gradients(X: Array, y: Array, P: Array) -> Array:
+    """G_i^T = (2/m) sum_j r_j v_(-j) x_j^T for every user: each example judged by the head fitted without it.
+
+    X: (B, m, d), y: (B, m), P = X U: (B, m, k) -> (B, k, d). All m heads of a user come from one factorisation
+    P^T P = L L^T: with w_j = L^-1 p_j, z = sum_j w_j y_j and e_j = (y_j - w_j^T z) / (1 - |w_j|^2), the residual is
+    r_j = p_j^T v_(-j) - y_j = -e_j and the head v_(-j) = L^-T (z - w_j e_j).
+    """
+    B, _, d = X.shape
+    out, ok = np.empty((B, P.shape[2], d)), np.empty(B, dtype=np.bool_)
+    _leave_one_out_gradients(np.ascontiguousarray(X), np.ascontiguousarray(y), np.ascontiguousarray(P), out, ok)
+    if not ok.all():
+        bad = ~ok
+        out[bad] = _leave_one_out_min_norm(X[bad], y[bad], P[bad])
+    return out
+
+
+def _leave_one_out_min_norm(X: Array, y: Array, P: Array) -> Array:
+    """The same by one minimum-norm fit for each left-out example: for rank-deficient users only."""
+    m = X.shape[1]
+    out = np.zeros((len(X), P.shape[2], X.shape[2]))
+    for j in range(m):
+        kept = np.arange(m) != j
+        v = lstsq(P[:, kept], y[:, kept])
+        r = np.vecdot(P[:, j], v) - y[:, j]
+        out += (2.0 / m) * (r[:, None] * v)[:, :, None] * X[:, j, None, :]
+    return out
+
+
+def two_batch_gradients(X: Array, y: Array, P: Array, head: NDArray[np.intp], other: NDArray[np.intp]) -> Array:
+    """G_i^T = (2/b) sum_{j in other} r_j v x_j^T for every user, with the head v fitted on the examples in `head`.
+
+    X: (B, m, d), y: (B, m), P = X U: (B, m, k), head: (B, b'), other: (B, b) indices of examples -> (B, k, d).
+    """
+    v = lstsq(np.take_along_axis(P, head[..., None], 1), np.take_along_axis(y, head, 1))
+    r = np.vecdot(np.take_along_axis(P, other[..., None], 1), v[:, None, :]) - np.take_along_axis(y, other, 1)
+    weights = np.zeros(y.shape)
+    np.put_along_axis(weights, other, (2.0 / other.shape[1]) * r, 1)
+    return v[:, :, None] * np.matmul(weights[:, None, :], X)
+
+
+def _pinv(A: Array, ridge: float) -> Array:
+    """(A^T A + ridge I)^+ A^T for B matrices of m x k, by singular values."""
+    P, s, Qt = np.linalg.svd(A, full_matrices=False)
+    tiny = s <= math.sqrt(RANK_TOLERANCE) * s[:, :1]
+    inverse = np.where(tiny, 0.0, s / np.where(tiny, 1.0, s * s + ridge))
+    return np.matmul(Qt.transpose(0, 2, 1) * inverse[:, None, :], P.transpose(0, 2, 1))
+
+
+@cache
+def prepare() -> None:
+    """Load the compiled kernels, compiling them on a machine's first use, so that no round waits for it."""
+    X, y = np.ones((1, 3, 1)), np.ones((1, 3))
+    leave_one_out_gradients(X, y, X)
+    lstsq(X, y)

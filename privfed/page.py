@@ -1,0 +1,159 @@
+"""report.html: one self-contained page a run, readable on a phone and on a desk, light or dark."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from privfed.charts import Series, histogram_chart, line_chart
+from privfed.linalg import Array
+from privfed.words import ERROR_BINS, METRICS, guarantee_in_words, name_step
+
+Row = dict[str, Any]
+
+STYLE = """
+:root{--page:#f6f7f9;--card:#fff;--ink:#1b2330;--soft:#5c6675;--line:#dfe3e9;--c1:#2563c9;--c2:#c2571a;--c3:#1d7f4f;--c4:#7b4bb7;
+color-scheme:light dark}
+@media(prefers-color-scheme:dark){:root{--page:#12161c;--card:#1b212a;--ink:#e8ecf2;--soft:#9aa5b4;--line:#323b48;--c1:#6ea3ff;
+--c2:#f0935a;--c3:#5fc896;--c4:#b690ea}}
+*{box-sizing:border-box}body{margin:0;background:var(--page);color:var(--ink);
+font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
+main{max-width:1080px;margin:0 auto;padding:24px 16px 48px}
+h1{font-size:1.6rem;margin:0 0 4px}h2{font-size:1.05rem;margin:0 0 8px}
+p{margin:0 0 8px}.soft{color:var(--soft);font-size:.9rem}
+.grid-cards{display:grid;gap:16px;grid-template-columns:repeat(auto-fit,minmax(min(100%,400px),1fr));margin:16px 0}
+.figures{grid-template-columns:repeat(auto-fit,minmax(150px,1fr))}.figures h2{font-size:.85rem;color:var(--soft);margin:0}
+.card{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:16px;min-width:0}
+.wide{grid-column:1/-1}.figure{font-size:1.7rem;font-weight:650;line-height:1.2}
+svg{width:100%;height:auto;display:block}svg text{fill:var(--soft);font-size:12px}
+.grid{stroke:var(--line)}.axis,.tick{stroke:var(--soft)}
+.line{fill:none;stroke-width:2}.level{stroke-width:1.6;stroke-dasharray:6 4}
+.c1{--c:var(--c1)}.c2{--c:var(--c2)}.c3{--c:var(--c3)}.c4{--c:var(--c4)}
+.line,.level{stroke:var(--c)}.dot,.bar{fill:var(--c)}.bar{opacity:.65}
+.legend{list-style:none;display:flex;flex-wrap:wrap;gap:4px 16px;margin:8px 0 0;padding:0;font-size:.85rem;color:var(--soft)}
+.key{display:inline-block;width:14px;height:4px;border-radius:2px;margin-right:6px;background:var(--c);vertical-align:middle}
+.scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:.9rem}
+th,td{text-align:left;padding:5px 10px 5px 0;border-bottom:1px solid var(--line);white-space:nowrap}
+td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
+details summary{cursor:pointer;font-weight:600}details[open] summary{margin-bottom:8px}
+pre{overflow-x:auto;font-size:.8rem;margin:0}
+"""
+
+
+def report_page(result: Row, rows: Sequence[Row], histograms: dict[str, Array], config: str) -> str:
+    """The page of one run."""
+    privacy = result["privacy"]
+    epsilon = privacy["epsilon"] if isinstance(privacy["epsilon"], str) else f"{privacy['epsilon']:.4g}"
+    title = f"{result['algo']} at epsilon {epsilon}"
+    cards = [_card("What was guaranteed", f"<p>{escape(guarantee_in_words(result))}</p>{_comparison(result['metrics'])}")]
+    judged = [row for row in rows if "mse" in row]
+    if judged:
+        cards.append(_error_card(judged, result["metrics"]))
+    if rows and math.isfinite(rows[-1]["epsilon"]):
+        cards.append(_budget_card(rows, privacy["target_epsilon"]))
+    if histograms and result["algo"] != "standalone":
+        cards.append(_benefit_card(histograms, result["metrics"]))
+    if rows:
+        cards.append(_details("Every step", _table(rows, result["rounds"])))
+    cards.append(_details("Configuration", f"<pre>{escape(config)}</pre>"))
+    footer = ", ".join(f"{name} {value}" for name, value in result["versions"].items())
+    where = f"{result['n_users']:,} users on {result['n_nodes']} node(s), {result['runtime']}, seed {result['seed']}"
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>privfed: {escape(title)}</title>'
+        f'<meta name="viewport" content="width=device-width,initial-scale=1"><style>{STYLE}</style></head><body><main>'
+        f'<h1>{escape(title)}</h1><p class="soft">{escape(where)}</p>{_figures(result, epsilon)}'
+        f'<div class="grid-cards">{"".join(cards)}</div>'
+        f'<p class="soft">{escape(footer)}</p></main></body></html>\n'
+    )
+
+
+def _card(title: str, body: str) -> str:
+    return f'<section class="card"><h2>{escape(title)}</h2>{body}</section>'
+
+
+def _details(title: str, body: str) -> str:
+    inside = f'<summary>{escape(title)}</summary><div class="scroll">{body}</div>'
+    return f'<section class="card wide"><details>{inside}</details></section>'
+
+
+def _figures(result: Row, epsilon: str) -> str:
+    metrics, spent = result["metrics"], result["time"]
+    figures = []
+    if "mse" in metrics:
+        figures.append(("error of the personal models", f"{metrics['mse']:.3g}", "population MSE, mean over users"))
+        gain = metrics["mse_standalone"] / metrics["mse"]
+        figures.append(
+            (
+                "against each user alone",
+                f"{gain:,.0f} times lower" if gain >= 10 else f"{gain:.2f} times lower",
+                f"alone: {metrics['mse_standalone']:.3g}",
+            )
+        )
+    figures.append(("privacy spent", f"ε {epsilon}", f"δ {result['privacy']['delta']:g}, {result['privacy']['neighbouring']}"))
+    if "user_rounds_per_s" in spent:
+        speed = f"{spent['user_rounds_per_s'] / 1e6:.2f} M"
+        figures.append(("user-rounds a second", speed, f"{spent['total_s']:.1f} s in all, {result['peak_rss_mb']:.0f} MB"))
+    cards = "".join(
+        _card(name, f'<p class="figure">{escape(value)}</p><p class="soft">{escape(note)}</p>') for name, value, note in figures
+    )
+    return f'<div class="grid-cards figures">{cards}</div>'
+
+
+def _comparison(metrics: Row) -> str:
+    rows = "".join(
+        f'<tr><td>{escape(METRICS[key])}</td><td class="n">{metrics[key]:.4g}</td></tr>' for key in METRICS if key in metrics
+    )
+    head = "<thead><tr><th>population MSE (simulation, not private)</th><th></th></tr></thead>"
+    return f'<div class="scroll"><table>{head}<tbody>{rows}</tbody></table></div>' if rows else ""
+
+
+def _error_card(rows: Sequence[Row], metrics: Row) -> str:
+    series = [Series("private, on fresh users", [row["mse"] for row in rows], [row["step"] for row in rows], "c1")]
+    if metrics:
+        series.append(Series("each user alone", [metrics["mse_standalone"]], colour="c2"))
+        series.append(Series("oracle", [metrics["mse_oracle"]], colour="c3"))
+    note = '<p class="soft">Fresh users never take part, so looking at their error costs no privacy.</p>'
+    return _card("Error after every step", line_chart(series, "step", "population MSE", log_y=True) + note)
+
+
+def _budget_card(rows: Sequence[Row], target: float) -> str:
+    series = [
+        Series("spent", [0.0] + [row["epsilon"] for row in rows], [0] + [row["step"] for row in rows], "c4"),
+        Series("budget", [target], colour="c2"),
+    ]
+    note = '<p class="soft">Step 1 is the initialiser unless clip norms are measured first. Releases compose exactly.</p>'
+    return _card("Budget after every step", line_chart(series, "step", "epsilon") + note)
+
+
+def _benefit_card(histograms: dict[str, Array], metrics: Row) -> str:
+    series = [
+        Series("own head, shared representation", list(histograms["own"]), colour="c1"),
+        Series("alone", list(histograms["alone"]), colour="c2"),
+    ]
+    chart = histogram_chart(list(ERROR_BINS), series, "excess error of a user", "users")
+    better = "lower" if metrics["mse"] < metrics["mse_standalone"] else "not lower"
+    note = (
+        f'<p class="soft">Mean error {better} than alone: {metrics["mse"]:.3g} against {metrics["mse_standalone"]:.3g}. '
+        "Not private: shown because this is a simulation.</p>"
+    )
+    return _card("What a head gains over learning alone", chart + note)
+
+
+def _table(rows: Sequence[Row], rounds: int) -> str:
+    columns = {
+        "clip": "clip norm",
+        "noise_std": "noise std",
+        "epsilon": "epsilon spent",
+        "mse": "error",
+        "dist": "distance",
+    }
+    head = "".join(f'<th class="n">{name}</th>' for name in columns.values())
+    body = "".join(
+        f"<tr><td>{escape(name_step(row, rounds))}</td>"
+        + "".join(f'<td class="n">{f"{row[key]:.4g}" if key in row else ""}</td>' for key in columns)
+        + "</tr>"
+        for row in rows
+    )
+    return f"<table><thead><tr><th>step</th>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -1,0 +1,60 @@
+"""The files of a run: result.json, rounds.csv, config.yaml, model.npz and report.html (the ledger is written as it happens)."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import DictConfig, OmegaConf
+
+from privfed.errors import PrivfedError
+from privfed.experiment import Outcome
+from privfed.page import report_page
+from privfed.privacy.ledger import plain
+
+COLUMNS = (
+    "step", "task", "round", "clip", "noise_std", "epsilon", "mse", "dist", "missing_users", "seconds",
+)  # fmt: skip
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """The whole file or nothing: a full disk or a killed process leaves no half of it."""
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(content)
+    os.replace(part, path)
+
+
+def write_config(folder: Path, cfg: DictConfig) -> None:
+    """config.yaml, before anything is computed."""
+    write_atomically(folder / "config.yaml", OmegaConf.to_yaml(cfg).encode())
+
+
+def write_run(folder: Path, cfg: DictConfig, outcome: Outcome) -> None:
+    """Everything else, result.json last: where it exists, the run is complete."""
+    result = finite(outcome.result)
+    table = io.StringIO()
+    writer = csv.DictWriter(table, COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(outcome.rows)
+    write_atomically(folder / "rounds.csv", table.getvalue().encode())
+    model = io.BytesIO()
+    np.savez(model, **outcome.model)  # type: ignore[arg-type]
+    write_atomically(folder / "model.npz", model.getvalue())
+    page = report_page(result, outcome.rows, outcome.histograms, OmegaConf.to_yaml(cfg))
+    write_atomically(folder / "report.html", page.encode())
+    write_atomically(folder / "result.json", (json.dumps(result, indent=2, allow_nan=False) + "\n").encode())
+
+
+def finite(value: Any, path: str = "result") -> Any:
+    """The same with "inf" for an epsilon that is deliberately infinite; any other number must be finite."""
+    if isinstance(value, dict):
+        return {key: finite(inner, f"{path}.{key}") for key, inner in value.items()}
+    if isinstance(value, float) and not math.isfinite(value) and not path.endswith("epsilon"):
+        raise PrivfedError(f"{path} is {value}: the run did not produce a finite number")
+    return plain(value)

@@ -1,0 +1,138 @@
+"""Command line: compose the configuration, run one experiment, write its folder.
+
+python -m privfed.run algo=fedrep eps=1
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from privfed import __version__
+from privfed.errors import ConfigError, PrivfedError
+
+EXAMPLES = """
+examples:
+  python -m privfed.run                                  Private FedRep at eps=1 on the built-in problem
+  python -m privfed.run eps=0.25 seed=3 out=runs/low     a tighter budget, into a folder of your choice
+  python -m privfed.run eps=inf                          the same code without privacy
+  python -m privfed.run algo=standalone                  every user alone
+  python -m privfed.run preset=pmpr                      the paper's own hyper-parameters
+  python -m privfed.run data.n=200000 runtime.nodes=8    more users, on eight nodes
+  python -m privfed.run privacy.clip=auto                clip norms by private quantiles, charged to the budget
+  python -m privfed.run --plan eps=2                     what would be released and at what cost; touches no data
+
+exit codes: 0 done; 2 bad configuration or data; 3 privacy budget refused; 1 anything else
+"""
+
+
+def help_text() -> str:
+    """Groups with their choices, and every key with its default."""
+    from privfed.config import CONF, GROUPS, describe, options
+
+    lines = ["", "groups (choose one of each):"]
+    for group in GROUPS:
+        if len(options(group)) == 1:
+            continue
+        lines.append(f"  {group}=")
+        lines += [f"    {name:<12} {text}" for name, text in describe(group)]
+    for title, path in {
+        "top-level keys:": "config.yaml",
+        "algo.* (fedrep):": "algo/fedrep.yaml",
+        "init.* (spectral):": "init/spectral.yaml",
+        "data.* (synthetic):": "data/synthetic.yaml",
+        "privacy.*:": "privacy/default.yaml",
+        "runtime.* (inprocess):": "runtime/inprocess.yaml",
+    }.items():
+        lines += ["", title]
+        for line in (CONF / path).read_text(encoding="utf-8").splitlines():
+            key = line.partition(":")[0]
+            if line[:1].isalpha() and key not in ("defaults", "name", "strategy", "client", "guarantee"):
+                lines.append(f"  {line}")
+    return "\n".join(lines) + "\n" + EXAMPLES
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Options of the command line; everything else is key=value."""
+    parser = argparse.ArgumentParser(
+        prog="python -m privfed.run",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Learn one shared representation under user-level differential privacy; every user keeps a private head.",
+    )
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings, for example algo=fedrep eps=1")
+    parser.add_argument("--config-dir", metavar="DIR", help="a folder with configs of your own (algo/mine.yaml, ...)")
+    parser.add_argument("--plan", action="store_true", help="show what would be released, then stop")
+    parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
+    parser.add_argument("--version", action="version", version=f"privfed {__version__}")
+    if {"-h", "--help"} & set(arguments):
+        parser.epilog = help_text()
+    return parser.parse_args(arguments)
+
+
+def prepare_folder(out: str | None, algo: str) -> Path:
+    """A writable folder for the run; by default a new one under runs/."""
+    name = out if out is not None else f"runs/{algo}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder = Path(name)
+    if out is None:
+        i = 2
+        while folder.exists():
+            folder, i = Path(f"{name}-{i}"), i + 1
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ConfigError.of("out", name, f"cannot write there ({error.strerror})") from error
+    return folder
+
+
+def execute(options: argparse.Namespace) -> None:
+    """Run what was asked for."""
+    from privfed.config import compose
+
+    cfg = compose(options.overrides, options.config_dir)
+    if options.config_dir is not None:
+        sys.path.insert(0, options.config_dir)
+
+    from privfed import console
+    from privfed.experiment import Experiment
+
+    experiment = Experiment(cfg)
+    if options.plan:
+        console.show_plan(experiment)
+        return
+
+    from privfed.report import write_config, write_run
+
+    folder = prepare_folder(cfg.out, cfg.algo.name)
+    write_config(folder, cfg)
+    with console.Progress(experiment, quiet=options.quiet) as progress:
+        outcome = experiment.run(folder, progress.step)
+    write_run(folder, cfg, outcome)
+    if not options.quiet:
+        console.show_summary(outcome.result, folder)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code of one command."""
+    options = parse(sys.argv[1:] if arguments is None else arguments)
+    try:
+        execute(options)
+    except PrivfedError as error:
+        print(f"privfed: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        print(f"privfed: {error}; what was released is in the ledger", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("privfed: interrupted; what was released so far is in the run's ledger.jsonl", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
