@@ -3,7 +3,12 @@
     a_j = y_j x_j    Z_i = 1/(m0 (m0 - 1)) sum_{j != l} a_j a_l^T    (unbiased for w_i w_i^T)
 
 Z_i is never formed. With s = sum_j a_j it is (s s^T - sum_j a_j a_j^T) / (m0 (m0 - 1)), so a weighted sum over users is two
-matrix products; with K = A A^T (m0 x m0) and J the matrix of ones, |Z_i|_F^2 = tr((J - I) K (J - I) K) / (m0 (m0 - 1))^2.
+matrix products, and with K = A A^T (m0 x m0) |Z_i|_F^2 = (|s|^4 - 2 sum_j <s, a_j>^2 + |K|_F^2) / (m0 (m0 - 1))^2.
+
+Both are differences of larger numbers. A user could choose huge examples whose pairs cancel: a small norm, hardly clipped, and
+a sum full of rounding errors far above the clip norm. So the norm counts as at least CANCELLATION times what is
+subtracted, F = (|s|^2 + sum_j |a_j|^2) / (m0 (m0 - 1)): a contribution then carries rounding of at most 1e-16 / CANCELLATION
+of the clip norm, which the slack of the clip covers. Ordinary data lie two orders of magnitude above that floor.
 """
 
 from __future__ import annotations
@@ -16,6 +21,8 @@ from flwr.common import NDArrays
 from clients.base import Contributions
 from privfed.data.cohort import Cohort
 from privfed.linalg import Array, svec
+
+CANCELLATION = 1e-3
 
 
 class Spectral:
@@ -33,9 +40,10 @@ class Spectral:
         scale = 1.0 / (m0 * (m0 - 1))
         s = np.sum(A, axis=1)
         K = np.matmul(A, A.transpose(0, 2, 1))
-        # ((J - I) K)_jl = column sums of K minus K itself.
-        M = np.sum(K, axis=1, keepdims=True) - K
-        norms = scale * np.sqrt(np.maximum(np.sum(M * M.transpose(0, 2, 1), axis=(1, 2)), 0.0))
+        length = np.vecdot(s, s)
+        square = length**2 - 2.0 * np.sum(np.matmul(A, s[:, :, None]) ** 2, axis=(1, 2)) + np.sum(K * K, axis=(1, 2))
+        floor = CANCELLATION * (length + np.trace(K, axis1=1, axis2=2))
+        norms = scale * np.maximum(np.sqrt(np.maximum(square, 0.0)), floor)
 
         def weighted_sum(c: Array) -> Array:
             rows = A.reshape(-1, d)

@@ -15,11 +15,11 @@ from flwr.client import NumPyClient
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from privfed.data.cohort import spread
+from privfed.data.cohort import Cohort, spread
 from privfed.errors import ConfigError, check_whole
 from privfed.federation import Federation, PrivacySettings
 from privfed.linalg import Array, dist
-from privfed.models.linear import fit_heads, population_error
+from privfed.models.linear import population_error
 from privfed.privacy.ledger import Budget, Ledger
 from privfed.privacy.mechanisms import NoiseGate
 from privfed.privacy.noise import noise_source
@@ -68,10 +68,11 @@ class Experiment:
 
     def make_client(self, cid: str) -> NumPyClient:
         """The client of one node, with only its own users' data."""
+        return self._client(self.data.cohort(*self.ranges[cid]))
+
+    def _client(self, cohort: Cohort) -> Any:
         init = None if self.cfg.init.client is None else build(self.cfg.init.client)()
-        cohort = self.data.cohort(*self.ranges[cid])
-        client: NumPyClient = build(self.cfg.algo.client)(cohort=cohort, init=init)
-        return client
+        return build(self.cfg.algo.client)(cohort=cohort, init=init)
 
     def run(self, folder: Path | None = None, on_step: Callable[[dict[str, Any]], None] = lambda row: None) -> Outcome:
         """Train, judge, and collect everything that is to be written; the ledger goes to the folder as it grows."""
@@ -87,21 +88,20 @@ class Experiment:
         self.federation.on_step = record
         steps = max(1, len(self.strategy.plan))
         self.runtime.run(self.strategy, self.make_client, list(self.ranges), steps)
-        model = dict(zip(self.strategy.names, self.strategy.shared, strict=False))
         sums = self.strategy.sums
         histograms = {name: sums[f"histogram_{name}"] for name in ("own", "alone") if f"histogram_{name}" in sums}
-        return Outcome(self._result(), model, self.rows, histograms)
+        return Outcome(self._result(), self._model(), self.rows, histograms)
 
     def _validation(self) -> Callable[[list[Array]], dict[str, float]]:
         """Error on fresh users of the same population: public, so it may be shown after every step."""
-        fresh, U_star = self.data.validation(), self.data.U_star
+        fresh = self.data.validation()
+        client = self._client(fresh)
 
         def validate(shared: list[Array]) -> dict[str, float]:
             if not shared:
                 return {}
-            U = shared[0]
-            error = population_error(fit_heads(U, fresh.X, fresh.y) @ U.T, fresh.W_star)
-            return {"mse": float(error.mean()) + self.data.R**2, "dist": dist(U, U_star)}
+            error = population_error(client.weights(fresh, shared), fresh.W_star)
+            return {"mse": float(error.mean()) + self.data.R**2, **self._distance()}
 
         return validate
 
@@ -155,9 +155,16 @@ class Experiment:
             "mse_standalone": alone + noise,
             "mse_oracle": oracle + noise,
         }
-        if self.strategy.shared:
-            metrics["dist"] = dist(self.strategy.shared[0], self.data.U_star)
-        return metrics
+        return metrics | self._distance()
+
+    def _model(self) -> dict[str, Array]:
+        """The published model by name."""
+        return dict(zip(self.strategy.names, self.strategy.shared, strict=False))
+
+    def _distance(self) -> dict[str, float]:
+        """Principal-angle distance to the true representation, where both exist."""
+        U = self._model().get("U")
+        return {} if U is None or not self.data.simulated else {"dist": dist(U, self.data.U_star)}
 
 
 def build(node: DictConfig) -> Callable[..., Any]:

@@ -17,7 +17,9 @@ def describe_step(row: Row) -> str:
     """One step in words: epsilon spent and error on fresh users, who are public."""
     parts = [f"epsilon spent {row['epsilon']:.4f}" if math.isfinite(row["epsilon"]) else "no privacy"]
     if "mse" in row:
-        parts.append(f"error {row['mse']:.3e}  distance {row['dist']:.2e}")
+        parts.append(f"error {row['mse']:.3e}")
+    if "dist" in row:
+        parts.append(f"distance {row['dist']:.2e}")
     if row["missing_users"]:
         parts.append(f"{row['missing_users']} users missing")
     return "  ".join(parts)

@@ -50,15 +50,18 @@ class PrivateStrategy(Strategy):
 
     names: tuple[str, ...] = ("U",)
     """Names of the shared arrays in the published model."""
+    uses_init = True
+    """Whether the configured initialiser comes before the first round."""
 
     def __init__(self, federation: Federation, rounds: int, clip: float | str) -> None:
-        self.federation, self.rounds, self.init = federation, check_whole("rounds", rounds), federation.init
+        self.federation, self.rounds = federation, check_whole("rounds", rounds)
+        self.init: Any = federation.init if self.uses_init else None
         init = self.init
         asked = federation.privacy.clip
         self.clips: dict[str, float | str] = {self.task: check_clip("algo.clip", clip if asked is None else asked)}
         if init is not None and init.task is not None:
             self.clips[init.task] = quantile.AUTO if asked == quantile.AUTO else check_clip("init.clip", init.clip)
-        self.shared: list[Array] = [] if init is None else init.before(federation)
+        self.shared = self.initial()
         self.plan = self.steps()
         self.sums: dict[str, Any] = {}
         self._started = 0.0
@@ -66,6 +69,10 @@ class PrivateStrategy(Strategy):
         federation.gate.ledger.check(costs, f"the {len(costs)} planned releases")
 
     # What an algorithm writes.
+
+    def initial(self) -> list[Array]:
+        """The shared parameters before anything is released: public."""
+        return [] if self.init is None else self.init.before(self.federation)
 
     def shape(self) -> tuple[int, ...]:
         """Shape of a round's sum; anything else that arrives is dropped."""

@@ -10,6 +10,8 @@ from strategies.base import PrivateStrategy, Step
 class Oracle(PrivateStrategy):
     """Publishes the true embedding."""
 
+    uses_init = False
+
     def __init__(self, federation: Federation) -> None:
         super().__init__(federation, rounds=1, clip=1.0)
         if federation.U_star is None:

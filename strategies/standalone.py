@@ -9,6 +9,8 @@ from strategies.base import PrivateStrategy, Step
 class Standalone(PrivateStrategy):
     """Asks nothing, publishes nothing."""
 
+    uses_init = False
+
     def __init__(self, federation: Federation) -> None:
         super().__init__(federation, rounds=1, clip=1.0)
 

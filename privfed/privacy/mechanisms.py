@@ -11,13 +11,15 @@ from privfed.privacy.accounting import GaussianRelease
 from privfed.privacy.ledger import SENSITIVITY, Ledger
 from privfed.privacy.noise import NoiseSource
 
-SLACK = 1.0 - 1e-12
-"""Clipping aims this much below the bound, so that rounding cannot carry a contribution above it."""
+SLACK = 1.0 - 1e-6
+"""Clipping aims this far below the bound, so that no rounding, in a norm or in a sum, carries a contribution above it."""
 
 
 def clip_factors(norms: Array, clip: float) -> Array:
     """What to multiply each contribution by so that its norm is at most clip. norms: (B,) -> (B,), all in [0, 1]."""
-    return np.minimum(1.0, clip * SLACK / np.maximum(norms, np.finfo(np.float64).tiny))
+    bound = clip * SLACK
+    factors = bound / np.maximum(norms, bound)
+    return np.where(factors < np.finfo(np.float64).tiny, 0.0, factors)  # subnormal factors have no precision
 
 
 def norm(x: Array) -> float:
@@ -29,9 +31,9 @@ def norm(x: Array) -> float:
 
 
 def clip(x: Array, bound: float) -> Array:
-    """x scaled down to norm at most bound."""
+    """x scaled down to norm at most bound; what users have clipped already, slack included, passes unchanged."""
     size = norm(x)
-    return x if size <= bound * SLACK else (x / size) * (bound * SLACK)
+    return x if size <= bound else (x / size) * (bound * SLACK)
 
 
 class NoiseGate:

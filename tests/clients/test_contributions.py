@@ -1,0 +1,111 @@
+"""What a cohort sends is exactly the sum of its users' clipped contributions."""
+
+from __future__ import annotations
+
+import naive
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clients.base import Contributions
+from clients.fedrep import FedRepClient, draw_orders
+from clients.spectral import Spectral
+from privfed.data.cohort import BLOCK, Cohort
+from privfed.linalg import retraction, unsvec
+
+
+def cohort(n, m, d, seed=0, first=0):
+    rng = np.random.default_rng(seed)
+    return Cohort(first, rng.standard_normal((n, m, d)), rng.standard_normal((n, m)))
+
+
+def settings_for(task, clip, release=True, measure=False):
+    return {"task": task, "round": 1, "seed": 0, "clip": clip, "release": release, "measure": measure}
+
+
+def client(users, estimator="leave-one-out", train="all", **options):
+    options = {"heads": "all", "head_batch": None, "batch": None} | options
+    return FedRepClient(users, Spectral(), estimator=estimator, train=train, **options)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 6), st.integers(2, 7), st.integers(1, 8), st.floats(1e-3, 1e3), st.integers(0, 9999))
+def test_spectral_sum_is_the_sum_of_clipped_second_moments(n, m, d, clip, seed):
+    users = cohort(n, m, d, seed)
+    sums, count, metrics = client(users).fit([], settings_for("spectral", clip))
+    wanted = sum(naive.clip(naive.second_moment(x, y), clip) for x, y in zip(users.X, users.y, strict=True))
+    assert (count, metrics) == (n, {})
+    np.testing.assert_allclose(unsvec(sums[0], d), wanted, atol=1e-5 * clip + 1e-9)
+
+
+def test_spectral_norms_survive_cancellation():
+    """Nearly parallel examples: the sums of all pairs and of the diagonal are close."""
+    users = cohort(4, 5, 6)
+    users.X[:] = users.X[:, :1] + 1e-4 * users.X
+    norms = Spectral().contributions(users, [], {}).norms
+    np.testing.assert_allclose(
+        norms, [np.linalg.norm(naive.second_moment(x, y)) for x, y in zip(users.X, users.y, strict=True)]
+    )
+
+
+@pytest.mark.parametrize("train", ["all", "s0"])
+def test_gradient_sum_is_the_sum_of_clipped_gradients(train):
+    users = cohort(700, 10, 50)
+    U = retraction(cohort(1, 50, 2).X[0])
+    own = client(users, train=train)
+    rows = slice(5) if train == "s0" else slice(10)
+    sums, _, _ = own.fit([U], settings_for("gradient", 0.5))
+    wanted = sum(
+        naive.clip(naive.leave_one_out_gradient(x[rows], y[rows], U), 0.5) for x, y in zip(users.X, users.y, strict=True)
+    )
+    np.testing.assert_allclose(sums[0].T, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_two_batches_are_disjoint_redrawn_and_the_paper_s():
+    users = cohort(40, 8, 6)
+    U = retraction(cohort(1, 6, 2).X[0])
+    own = client(users, estimator="two-batches", train="s0", head_batch=2, batch=1)
+    announced = settings_for("gradient", 0.7)
+    order = draw_orders(0, 1, 0, 40, 4)
+    assert not np.array_equal(order, draw_orders(0, 2, 0, 40, 4))
+    wanted = sum(
+        naive.clip(naive.two_batch_gradient(users.X[i], users.y[i], U, order[i, :2], order[i, 2:3]), 0.7) for i in range(40)
+    )
+    np.testing.assert_allclose(own.fit([U], announced)[0][0].T, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_orders_do_not_depend_on_how_users_are_spread():
+    whole = draw_orders(3, 2, 0, 2 * BLOCK, 6)
+    for first, last in ((0, 1), (BLOCK - 3, BLOCK + 5), (5, 2 * BLOCK)):
+        np.testing.assert_array_equal(draw_orders(3, 2, first, last - first, 6), whole[first:last])
+
+
+def test_measuring_sends_counts_only():
+    users = cohort(30, 6, 5)
+    sums, _, _ = client(users).fit([], settings_for("spectral", 0.0, release=False, measure=True))
+    assert len(sums) == 1 and sums[0].sum() == 30
+
+
+@pytest.mark.parametrize("task", ["spectral", "gradient"])
+def test_a_user_whose_numbers_overflow_contributes_nothing_and_disturbs_nobody(task):
+    users = cohort(20, 6, 5)
+    U = retraction(cohort(1, 5, 2).X[0])
+    for estimator in ("leave-one-out", "two-batches"):
+        without = client(users.silence(np.arange(20) == 7), estimator).fit([U], settings_for(task, 1.0))[0][0]
+        users.X[7], users.y[7] = 1e200, 1e200
+        with_it = client(users, estimator).fit([U], settings_for(task, 1.0))[0][0]
+        np.testing.assert_allclose(with_it, without, rtol=1e-12, atol=1e-14)
+
+
+def test_errors_of_real_users_are_not_told():
+    with pytest.raises(ValueError, match="noise gate"):
+        client(cohort(3, 6, 5)).evaluate([retraction(np.ones((5, 1)))], {})
+
+
+def test_both_forms_of_contributions_agree():
+    G = np.random.default_rng(0).standard_normal((5, 2, 3))
+    mine = Contributions.of(G)
+    np.testing.assert_allclose(mine.norms, np.linalg.norm(G, axis=(1, 2)))
+    c = np.arange(5.0)
+    np.testing.assert_allclose(mine.weighted_sum(c), np.tensordot(c, G, 1))

@@ -1,0 +1,40 @@
+"""Shared helpers: run an experiment in this process, or the command line in another."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from privfed.config import compose
+from privfed.experiment import Experiment, Outcome
+
+ROOT = Path(__file__).resolve().parent.parent
+SMALL = ("data.n=300", "data.d=8", "data.m=6", "rounds=3")
+
+
+@pytest.fixture
+def experiment():
+    """Experiment from overrides; small unless they say otherwise."""
+    return lambda *overrides: Experiment(compose([*SMALL, *overrides]))
+
+
+@pytest.fixture
+def run(experiment):
+    def run(*overrides: str) -> Outcome:
+        return experiment(*overrides).run()
+
+    return run
+
+
+@pytest.fixture
+def command(tmp_path):
+    """`python -m privfed.run ...` in a folder of its own."""
+
+    def command(*arguments: str, cwd: Path = tmp_path) -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, "-m", "privfed.run", *arguments]
+        return subprocess.run(line, cwd=cwd, capture_output=True, text=True, timeout=300)
+
+    return command

@@ -1,0 +1,111 @@
+"""The gate charges before it releases, adds the noise it claims, and refuses what the budget cannot hold."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from privfed.errors import BudgetError, ConfigError
+from privfed.privacy.ledger import Budget, Ledger
+from privfed.privacy.mechanisms import NoiseGate, clip, clip_factors, norm
+from privfed.privacy.noise import SecureNoise, SeededNoise, noise_source
+
+
+def gate(epsilon=1.0, neighbouring="replace-one", source=None, path=None):
+    ledger = Ledger(Budget(epsilon, 1e-6, neighbouring))
+    if path is not None:
+        ledger.open(path)
+    return NoiseGate(ledger, source or SeededNoise(0))
+
+
+@pytest.mark.parametrize(("neighbouring", "factor"), [("replace-one", 2), ("add-remove", 1)])
+def test_noise_has_the_claimed_scale(neighbouring, factor):
+    made = gate(10.0, neighbouring)
+    noise = made.release("x", np.zeros(200_000), bound=3.0, mu=0.5, round=1)
+    entry = made.ledger.releases[0]
+    assert entry.sensitivity == factor * 3.0 and entry.std == entry.sensitivity / 0.5
+    # Relative error of a standard deviation from n samples is about 1 / sqrt(2 n): five of those.
+    assert np.std(noise) == pytest.approx(entry.std, rel=5 / math.sqrt(2 * noise.size))
+
+
+@pytest.mark.parametrize("source", [SeededNoise(1), SecureNoise()])
+def test_sources_give_independent_standard_normals(source):
+    x, y = source.normal(100_001, "a", 1), source.normal(100_001, "a", 2)
+    assert len(x) == 100_001
+    for sample in (x, y):
+        assert abs(sample.mean()) < 0.02 and sample.std() == pytest.approx(1, rel=0.02)
+        assert (sample**4).mean() == pytest.approx(3, rel=0.1)
+    assert abs(np.corrcoef(x, y)[0, 1]) < 0.02
+    assert abs(np.corrcoef(x[1:], x[:-1])[0, 1]) < 0.02
+
+
+def test_seeded_noise_repeats_and_secure_noise_does_not():
+    assert np.array_equal(SeededNoise(5).normal(9, "a", 1), SeededNoise(5).normal(9, "a", 1))
+    for other in (SeededNoise(6).normal(9, "a", 1), SeededNoise(5).normal(9, "b", 1)):
+        assert not np.array_equal(SeededNoise(5).normal(9, "a", 1), other)
+    assert not np.array_equal(SecureNoise().normal(9, "a", 1), SecureNoise().normal(9, "a", 1))
+    with pytest.raises(ConfigError, match="secure"):
+        noise_source("loud", 0)
+
+
+def test_the_ledger_is_on_disk_before_the_release_returns(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    seen = []
+
+    class Spy(SeededNoise):
+        def normal(self, size, name, round):
+            seen.append(len(path.read_text().splitlines()))
+            return super().normal(size, name, round)
+
+    made = gate(1.0, source=Spy(0), path=path)
+    for t in (1, 2, 3):
+        made.release("x", np.zeros(2), bound=1.0, mu=0.05, round=t)
+    assert seen == [1, 2, 3]
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [entry["release"] for entry in entries] == [1, 2, 3]
+    assert entries[-1]["epsilon_spent"] == pytest.approx(made.ledger.epsilon)
+
+
+def test_over_budget_is_refused_and_nothing_is_written(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    made = gate(1.0, path=path)
+    made.release("x", np.zeros(2), bound=1.0, mu=0.2, round=1)
+    before = path.read_text()
+    with pytest.raises(BudgetError, match="nothing was released"):
+        made.release("x", np.zeros(2), bound=1.0, mu=0.2, round=2)
+    assert path.read_text() == before and len(made.ledger.releases) == 1
+
+
+def test_the_whole_budget_can_be_spent_in_any_number_of_releases():
+    for parts in (1, 7, 400):
+        made = gate(0.5)
+        for t in range(parts):
+            made.release("x", np.zeros(1), bound=1.0, mu=made.ledger.budget.mu / math.sqrt(parts), round=t)
+        assert 0.99 * 0.5 <= made.ledger.epsilon <= 0.5
+
+
+def test_an_earlier_ledger_is_kept(tmp_path):
+    for _ in range(3):
+        made = gate(path=tmp_path / "ledger.jsonl")
+        made.release("x", np.zeros(1), bound=1.0, mu=0.1, round=1)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["ledger.1.jsonl", "ledger.2.jsonl", "ledger.jsonl"]
+
+
+@given(arrays.arrays(np.float64, st.integers(0, 6), elements=st.floats(-1e308, 1e308)), st.floats(1e-300, 1e300))
+def test_clip_never_exceeds_the_bound_and_leaves_the_rest_alone(x, bound):
+    clipped = clip(x, bound)
+    assert norm(clipped) <= bound
+    if norm(x) < bound * (1 - 1e-9):
+        np.testing.assert_array_equal(clipped, x)
+
+
+@given(arrays.arrays(np.float64, st.integers(1, 6), elements=st.floats(0, 1e308)), st.floats(1e-300, 1e300))
+def test_clip_factors_bound_every_user(norms, bound):
+    factors = clip_factors(norms, bound)
+    assert np.all(factors * norms <= bound) and np.all((factors >= 0) & (factors <= 1))

@@ -1,0 +1,99 @@
+"""For neighbouring data sets the sums before noise differ by at most what the ledger claims."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from privfed.config import compose
+from privfed.data.cohort import Cohort
+from privfed.experiment import Experiment
+from privfed.linalg import retraction
+from privfed.privacy.noise import SeededNoise
+
+SETTINGS = ("data.n=60", "data.d=6", "data.m=6", "data.k=2", "rounds=2", "eps=8")
+VARIANTS = (
+    ("algo.estimator=leave-one-out",),
+    ("algo.estimator=two-batches", "algo.train=s0"),
+    ("privacy.clip=auto",),
+    ("algo.clip=100", "init.clip=100"),
+)
+KINDS = ("typical", "huge", "overflow", "zero", "aligned", "tiny", "cancelling", "lopsided")
+
+
+def users(rng, kind, m=6, d=6):
+    """One user's data set: typical, or the worst someone could think of."""
+    X, y = rng.standard_normal((m, d)), rng.standard_normal(m)
+    if kind == "huge":
+        X, y = X * 1e8, y * 1e8
+    elif kind == "overflow":
+        X, y = np.full((m, d), 1e200), np.full(m, 1e200)
+    elif kind == "zero":
+        X, y = np.zeros((m, d)), np.zeros(m)
+    elif kind == "aligned":
+        X = np.tile(X[:1], (m, 1))
+    elif kind == "tiny":
+        X = X * 1e-200
+    elif kind == "cancelling":  # the pairs of the spectral statistic add up to zero, and leave only rounding
+        X, y = np.outer([2.0, 2.0, -1.0, 0.0, 0.0, 0.0], X[0]) * 1e10, np.ones(m)
+    elif kind == "lopsided":
+        X = X * np.array([[1e15], [1e-15]] * (m // 2))
+    return X, y
+
+
+def sums(experiment, cohort, step, U):
+    """What the gate would receive in this step, given the shared parameters U."""
+    client = experiment._client(cohort)
+    bounds = experiment.strategy.clips[step.task]
+    config = {
+        "task": step.task, "round": step.round, "seed": 0, "clip": 0.3 if isinstance(bounds, str) else bounds,
+        "release": step.mu > 0, "measure": step.measure > 0,
+    }  # fmt: skip
+    bounds = ([config["clip"]] if step.mu else []) + ([1.0] if step.measure else [])
+    return client.fit([U], config)[0], bounds
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=" ".join)
+@pytest.mark.parametrize("neighbouring", ["replace-one", "add-remove"])
+def test_no_user_moves_a_sum_by_more_than_the_sensitivity(variant, neighbouring):
+    experiment = Experiment(compose([*SETTINGS, *variant, f"neighbouring={neighbouring}"]))
+    rng = np.random.default_rng(0)
+    gate = experiment.federation.gate
+    largest = 0.0
+    for trial in range(60):
+        U = retraction(rng.standard_normal((6, 2)))
+        base = experiment.data.cohort(0, 60)
+        kinds = rng.choice(KINDS, 2)
+        cohorts = []
+        for kind in kinds:
+            X, y = base.X.copy(), base.y.copy()
+            X[59], y[59] = users(rng, kind)
+            cohorts.append(Cohort(0, X, y))
+        if neighbouring == "add-remove":
+            cohorts[1] = Cohort(0, base.X[:59], base.y[:59])
+        for step in experiment.strategy.plan:
+            (a, bounds), (b, _) = (sums(experiment, cohort, step, U) for cohort in cohorts)
+            for one, other, bound in zip(a, b, bounds, strict=True):
+                moved = np.linalg.norm(one - other)
+                assert moved <= gate.sensitivity(bound) * (1 + 1e-9), (trial, kinds, step)
+                largest = max(largest, moved / gate.sensitivity(bound))
+    assert largest > 0.5, "the search never came near the bound: it would not notice a sensitivity twice too small"
+
+
+@pytest.mark.parametrize("neighbouring", ["replace-one", "add-remove"])
+def test_every_release_of_a_run_is_in_the_ledger_with_its_sensitivity(neighbouring):
+    experiment = Experiment(compose([*SETTINGS, "privacy.clip=auto", f"neighbouring={neighbouring}"]))
+    calls = []
+
+    class Spy(SeededNoise):
+        def normal(self, size, name, round):
+            calls.append((name, round, size))
+            return super().normal(size, name, round)
+
+    experiment.federation.gate.source = Spy(0)
+    experiment.run()
+    releases = experiment.ledger.releases
+    assert [(r.name, r.round, r.size) for r in releases] == calls
+    factor = {"replace-one": 2.0, "add-remove": 1.0}[neighbouring]
+    assert all(r.sensitivity == factor * r.clip for r in releases)
+    assert len({(r.name, r.round) for r in releases}) == len(releases), "noise would be reused"
