@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,29 +13,9 @@ from privfed.data.cohort import Cohort
 from privfed.kernels import lstsq, prepare
 from privfed.linalg import Array
 from privfed.models.linear import fit_heads, population_error
-from privfed.privacy.mechanisms import clip_factors
+from privfed.privacy.mechanisms import Contributions, Dense
 from privfed.privacy.quantile import BINS, histogram
 from privfed.words import ERROR_BINS
-
-
-@dataclass(frozen=True)
-class Contributions:
-    """What a block of users would send, before clipping: Frobenius norms (B,) and c -> sum_i c_i contribution_i.
-
-    A task that has its contributions as one array (B, ...) returns that array instead.
-    """
-
-    norms: Array
-    weighted_sum: Callable[[Array], Array]
-
-    @classmethod
-    def of(cls, contributions: Contributions | Array) -> Contributions:
-        """Either form as this one."""
-        if isinstance(contributions, Contributions):
-            return contributions
-        flat = contributions.reshape(len(contributions), -1)
-        return cls(np.sqrt(np.vecdot(flat, flat)), lambda c: (c @ flat).reshape(contributions.shape[1:]))
-
 
 Task = Callable[[Cohort, NDArrays, dict[str, Any]], Contributions | Array]
 
@@ -55,7 +34,10 @@ class CohortClient(NumPyClient):
     # What an algorithm writes.
 
     def tasks(self) -> dict[str, Task]:
-        """Name of a task -> function of (block of users, shared parameters, announced settings)."""
+        """Name of a task -> function of (block of users, shared parameters, announced settings).
+
+        It returns one contribution a user, not clipped yet: an array (B, ...), or Contributions that need no such array.
+        """
         return {} if self.init is None else {self.init.task: self.init.contributions}
 
     def weights(self, block: Cohort, shared: NDArrays) -> Array:
@@ -67,24 +49,18 @@ class CohortClient(NumPyClient):
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """The cohort's sum of clipped contributions and, where asked for, the histogram of their norms."""
         task = self.tasks()[str(config["task"])]
+        clip = float(config["clip"]) if config["release"] else 1.0
         total: Any = 0.0
         counts = np.zeros(BINS)
-        for block in self.cohort.blocks():
-            mine = self._finite(task, block, parameters, config)
-            if config["release"]:
-                total = total + mine.weighted_sum(clip_factors(mine.norms, float(config["clip"])))
-            if config["measure"]:
-                counts += histogram(mine.norms)
+        with np.errstate(all="ignore"):  # a user whose own numbers overflow contributes nothing
+            for block in self.cohort.blocks():
+                mine = task(block, parameters, config)
+                part, norms = (Dense(mine) if isinstance(mine, np.ndarray) else mine).clipped(clip)
+                total = total + part
+                if config["measure"]:
+                    counts += histogram(norms)
         sums = ([np.asarray(total)] if config["release"] else []) + ([counts] if config["measure"] else [])
         return sums, len(self.cohort), {}
-
-    @staticmethod
-    def _finite(task: Task, block: Cohort, parameters: NDArrays, config: dict[str, Scalar]) -> Contributions:
-        """The block's contributions; a user whose own numbers overflow contributes nothing."""
-        with np.errstate(all="ignore"):
-            mine = Contributions.of(task(block, parameters, config))
-            finite = np.isfinite(mine.norms)
-            return mine if finite.all() else Contributions.of(task(block.silence(~finite), parameters, config))
 
     def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
         """Sums of population errors over the cohort. Not private: simulations only, where the truth is known."""

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from clients.base import CohortClient, Task
 from privfed.data.cohort import BLOCK, Cohort
 from privfed.errors import ConfigError, check_number, nearest
-from privfed.kernels import leave_one_out_gradients, two_batch_gradients
+from privfed.kernels import LeaveOneOut, two_batch_gradients
 from privfed.keyed import generator
 from privfed.linalg import Array
 from privfed.models.linear import fit_heads
+from privfed.privacy.mechanisms import Contributions
 
 ESTIMATORS = ("leave-one-out", "two-batches")
 
@@ -54,13 +55,13 @@ class FedRepClient(CohortClient):
         """The initialiser's task and the gradient."""
         return {**super().tasks(), "gradient": self.gradient}
 
-    def gradient(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Array:
-        """G_i^T for every user of the block: (B, k, d)."""
+    def gradient(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Contributions | Array:
+        """G_i^T (k, d) for every user of the block."""
         U, X, y = shared[0], np.ascontiguousarray(block.X[:, self.examples]), block.y[:, self.examples]
         B, m, d = X.shape
         P = (X.reshape(-1, d) @ U).reshape(B, m, -1)
         if self.estimator == "leave-one-out":
-            return leave_one_out_gradients(X, y, P)
+            return LeaveOneOut(X, y, P)
         order = draw_orders(int(config["seed"]), int(config["round"]), block.first, B, m)
         return two_batch_gradients(X, y, P, order[:, : self.b_head], order[:, self.b_head : self.b_head + self.b])
 

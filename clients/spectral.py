@@ -13,14 +13,15 @@ of the clip norm, which the slack of the clip covers. Ordinary data lie two orde
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from flwr.common import NDArrays
 
-from clients.base import Contributions
 from privfed.data.cohort import Cohort
 from privfed.linalg import Array, svec
+from privfed.privacy.mechanisms import clip_factors
 
 CANCELLATION = 1e-3
 
@@ -33,10 +34,10 @@ class Spectral:
     def __init__(self, examples: slice = slice(None)) -> None:
         self.examples = examples
 
-    def contributions(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Contributions:
-        """Norms of Z_i and their weighted sum (d (d + 1) / 2,)."""
+    def contributions(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> SecondMoments:
+        """Z_i of every user."""
         A = block.X[:, self.examples] * block.y[:, self.examples, None]
-        _, m0, d = A.shape
+        m0 = A.shape[1]
         scale = 1.0 / (m0 * (m0 - 1))
         s = np.sum(A, axis=1)
         K = np.matmul(A, A.transpose(0, 2, 1))
@@ -44,10 +45,23 @@ class Spectral:
         square = length**2 - 2.0 * np.sum(np.matmul(A, s[:, :, None]) ** 2, axis=(1, 2)) + np.sum(K * K, axis=(1, 2))
         floor = CANCELLATION * (length + np.trace(K, axis1=1, axis2=2))
         norms = scale * np.maximum(np.sqrt(np.maximum(square, 0.0)), floor)
+        overflow = ~np.isfinite(norms)
+        A[overflow], s[overflow], norms[overflow] = 0.0, 0.0, 0.0
+        return SecondMoments(A, s, norms)
 
-        def weighted_sum(c: Array) -> Array:
-            rows = A.reshape(-1, d)
-            Z = s.T @ (c[:, None] * s) - rows.T @ (np.repeat(c, m0)[:, None] * rows)
-            return svec(scale * (Z + Z.T) / 2.0)
 
-        return Contributions(norms, weighted_sum)
+@dataclass(frozen=True)
+class SecondMoments:
+    """Contributions Z_i by their factors: a_j as rows A (B, m0, d), s = sum_j a_j (B, d), |Z_i| (B,)."""
+
+    A: Array
+    s: Array
+    norms: Array
+
+    def clipped(self, clip: float) -> tuple[Array, Array]:
+        """svec of the clipped sum (d (d + 1) / 2,), and the norms."""
+        _, m0, d = self.A.shape
+        c = clip_factors(self.norms, clip) / (m0 * (m0 - 1))
+        rows = self.A.reshape(-1, d)
+        Z = self.s.T @ (c[:, None] * self.s) - rows.T @ (np.repeat(c, m0)[:, None] * rows)
+        return svec((Z + Z.T) / 2.0), self.norms

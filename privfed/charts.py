@@ -44,6 +44,9 @@ class Axis:
         """Round values inside the range, about five of them."""
         if self.log:
             first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
+            if 0.01 <= self.low and self.high <= 1000 and last - first <= 2:
+                fine = (f * 10.0**p for p in range(first - 1, last + 1) for f in (1, 2, 5))
+                return [value for value in fine if self.low <= value * (1 + 1e-9) and value <= self.high * (1 + 1e-9)]
             every = max(1, round((last - first) / 5))
             return [10.0**p for p in range(first, last + 1, every)]
         raw = (self.high - self.low) / 5 or 1.0
@@ -129,3 +132,27 @@ def _svg(parts: Sequence[str], title: str) -> str:
 def _legend(series: Sequence[Series]) -> str:
     items = "".join(f'<li><i class="key {s.colour}"></i>{escape(s.name)}</li>' for s in series)
     return f'<ul class="legend">{items}</ul>'
+
+
+PALETTE = {"c1": "#2563c9", "c2": "#c2571a", "c3": "#1d7f4f", "c4": "#7b4bb7"}
+
+
+def standalone_svg(chart: str, series: Sequence[Series]) -> str:
+    """A chart as an image file of its own: light colours, a white ground, the legend inside."""
+    colours = "".join(f".{name}{{--c:{value}}}" for name, value in PALETTE.items())
+    style = (
+        f"<style>{colours}text{{font:12px sans-serif;fill:#5c6675}}.grid{{stroke:#dfe3e9}}.axis,.tick{{stroke:#5c6675}}"
+        ".line{fill:none;stroke-width:2}.level{stroke-width:1.6;stroke-dasharray:6 4}"
+        ".line,.level{stroke:var(--c)}.dot,.bar,.key{fill:var(--c)}</style>"
+    )
+    legend = "".join(
+        f'<rect class="key {s.colour}" x="{LEFT}" y="{HEIGHT + 4 + 18 * i}" width="14" height="4"/>'
+        f'<text x="{LEFT + 20}" y="{HEIGHT + 10 + 18 * i}">{escape(s.name)}</text>'
+        for i, s in enumerate(series)
+    )
+    height = HEIGHT + 14 + 18 * len(series)
+    inside = chart[chart.index(">") + 1 : chart.index("</svg>")]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH * 1.4:.0f}">{style}'
+        f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>{inside}{legend}</svg>\n'
+    )

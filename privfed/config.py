@@ -8,6 +8,7 @@ from typing import Any
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -84,4 +85,9 @@ def _explain(error: Exception, overrides: Sequence[str], extra: Sequence[str]) -
             hint = f"did you mean {close[0]!r}?" if close else nearest(key, known).split(" known:")[0]
             hint = "see --help for the keys" if hint.startswith("known:") else hint
             return ConfigError(f"{override}: there is no setting {key!r}; {hint}")
+    for override in overrides:
+        try:
+            OverridesParser.create().parse_override(override)
+        except HydraException:
+            return ConfigError(f"{override}: cannot be read; values with special characters need quotes, as in 'key=\"a, b\"'")
     return ConfigError("configuration: " + " ".join(str(error).split()))

@@ -48,9 +48,7 @@ class Experiment:
         k = check_whole("model.k", cfg.model.k)
         if k > self.data.d:
             raise ConfigError.of("model.k", k, f"cannot be larger than the number of features, {self.data.d}")
-        if self.runtime.nodes > self.data.n:
-            raise ConfigError.of("runtime.nodes", self.runtime.nodes, f"more nodes than the {self.data.n} users")
-        self.ranges = {str(i): users for i, users in enumerate(spread(self.data.n, self.runtime.nodes))}
+        self.ranges = {str(i): users for i, users in enumerate(spread(self.data.n, self.runtime.nodes_for(self.data.n)))}
         privacy = {key: value for key, value in cfg.privacy.items() if key != "noise"}
         settings, source = PrivacySettings(**privacy), noise_source(cfg.privacy.noise, cfg.seed)
         self.ledger = Ledger(self.budget)
@@ -133,7 +131,7 @@ class Experiment:
                 "rounds_s": rounds_s,
                 **({"user_rounds_per_s": n * len(rounds) / rounds_s} if rounds else {}),
             },
-            "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "peak_rss_mb": peak_rss_mb(),
             "versions": {"python": python_version()}
             | {name: version(name) for name in ("privfed", "flwr", "numpy", "scipy", "hydra-core")},
         }
@@ -165,6 +163,15 @@ class Experiment:
         """Principal-angle distance to the true representation, where both exist."""
         U = self._model().get("U")
         return {} if U is None or not self.data.simulated else {"dist": dist(U, self.data.U_star)}
+
+
+def peak_rss_mb() -> float:
+    """Most memory this process has held; Linux knows it since the last exec, elsewhere since the fork."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def build(node: DictConfig) -> Callable[..., Any]:

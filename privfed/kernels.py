@@ -8,6 +8,7 @@ singular are flagged and done again by an exact pseudo-inverse in NumPy: rare, s
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -15,9 +16,12 @@ from numba import njit
 from numpy.typing import NDArray
 
 from privfed.linalg import Array
+from privfed.privacy.mechanisms import SLACK, Dense
 
 RANK_TOLERANCE = 1e-10
 """A Gram pivot (or 1 - leverage) below this fraction of its scale counts as zero."""
+
+TINY = float(np.finfo(np.float64).tiny)
 
 # Sums may be reordered (vector units), but NaN, infinity and division by zero behave as IEEE says.
 compiled = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
@@ -109,9 +113,10 @@ def _lstsq(A, y, ridge, v, ok):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _leave_one_out_gradients(X, y, P, out, ok):  # type: ignore[no-untyped-def]
-    users, m, _ = X.shape
+def _leave_one_out(X, y, P, clip, total, norms, ok):  # type: ignore[no-untyped-def]
+    users, m, d = X.shape
     k = P.shape[2]
+    gradient = np.empty((k, d))
     Q, W, V = np.empty((k, m)), np.empty((k, m)), np.empty((k, m))
     G, L, z, e, rest = np.empty((k, k)), np.empty((k, k)), np.empty(k), np.empty(m), np.empty(m)
     for i in range(users):
@@ -155,10 +160,29 @@ def _leave_one_out_gradients(X, y, P, out, ok):  # type: ignore[no-untyped-def]
                     V[a, j] -= L[c, a] * V[c, j]
             for j in range(m):
                 V[a, j] *= L[a, a]
+        square = 0.0
         for a in range(k):
             for j in range(m):
                 V[a, j] *= -2.0 / m * e[j]
-            _combine(V[a], X[i], out[i, a])
+            _combine(V[a], X[i], gradient[a])
+            for c in range(d):
+                square += gradient[a, c] * gradient[a, c]
+        if not math.isfinite(square):
+            norms[i] = 0.0
+            continue
+        norms[i] = math.sqrt(square)
+        factor = _clip_factor(norms[i], clip)
+        for a in range(k):
+            for c in range(d):
+                total[a, c] += factor * gradient[a, c]
+
+
+@compiled
+def _clip_factor(norm, clip):  # type: ignore[no-untyped-def]
+    """The scalar form of `mechanisms.clip_factors`."""
+    bound = clip * SLACK
+    factor = bound / max(norm, bound)
+    return 0.0 if factor < TINY else factor
 
 
 @compiled
@@ -189,32 +213,42 @@ def lstsq(A: Array, y: Array, ridge: float = 0.0) -> Array:
     return v
 
 
-def leave_one_out_gradients(X: Array, y: Array, P: Array) -> Array:
-    """G_i^T = (2/m) sum_j r_j v_(-j) x_j^T for every user: each example judged by the head fitted without it.
+@dataclass(frozen=True)
+class LeaveOneOut:
+    """The users' contributions G_i^T = (2/m) sum_j r_j v_(-j) x_j^T: each example judged by the head fitted without it.
 
-    X: (B, m, d), y: (B, m), P = X U: (B, m, k) -> (B, k, d). All m heads of a user come from one factorisation
-    P^T P = L L^T: with w_j = L^-1 p_j, z = sum_j w_j y_j and e_j = (y_j - w_j^T z) / (1 - |w_j|^2), the residual is
-    r_j = p_j^T v_(-j) - y_j = -e_j and the head v_(-j) = L^-T (z - w_j e_j).
+    X: (B, m, d), y: (B, m), P = X U: (B, m, k). All m heads of a user come from one factorisation P^T P = L L^T: with
+    w_j = L^-1 p_j, z = sum_j w_j y_j and e_j = (y_j - w_j^T z) / (1 - |w_j|^2), the residual is r_j = p_j^T v_(-j) - y_j = -e_j
+    and the head v_(-j) = L^-T (z - w_j e_j).
     """
-    B, _, d = X.shape
-    out, ok = np.empty((B, P.shape[2], d)), np.empty(B, dtype=np.bool_)
-    _leave_one_out_gradients(np.ascontiguousarray(X), np.ascontiguousarray(y), np.ascontiguousarray(P), out, ok)
-    if not ok.all():
-        bad = ~ok
-        out[bad] = _leave_one_out_min_norm(X[bad], y[bad], P[bad])
-    return out
 
+    X: Array
+    y: Array
+    P: Array
 
-def _leave_one_out_min_norm(X: Array, y: Array, P: Array) -> Array:
-    """The same by one minimum-norm fit for each left-out example: for rank-deficient users only."""
-    m = X.shape[1]
-    out = np.zeros((len(X), P.shape[2], X.shape[2]))
-    for j in range(m):
-        kept = np.arange(m) != j
-        v = lstsq(P[:, kept], y[:, kept])
-        r = np.vecdot(P[:, j], v) - y[:, j]
-        out += (2.0 / m) * (r[:, None] * v)[:, :, None] * X[:, j, None, :]
-    return out
+    def clipped(self, clip: float) -> tuple[Array, Array]:
+        """Sum (k, d) of the gradients scaled to norm at most clip, and their norms (B,); clipping happens in the loop."""
+        X, y, P = (np.ascontiguousarray(array) for array in (self.X, self.y, self.P))
+        total = np.zeros((P.shape[2], X.shape[2]))
+        norms, ok = np.empty(len(X)), np.empty(len(X), dtype=np.bool_)
+        _leave_one_out(X, y, P, float(clip), total, norms, ok)
+        if not ok.all():
+            bad = ~ok
+            rest, norms[bad] = Dense(self._min_norm(X[bad], y[bad], P[bad])).clipped(clip)
+            total += rest
+        return total, norms
+
+    @staticmethod
+    def _min_norm(X: Array, y: Array, P: Array) -> Array:
+        """G_i^T (B, k, d) by one minimum-norm fit for each left-out example: for rank-deficient users only."""
+        m = X.shape[1]
+        out = np.zeros((len(X), P.shape[2], X.shape[2]))
+        for j in range(m):
+            kept = np.arange(m) != j
+            v = lstsq(P[:, kept], y[:, kept])
+            r = np.vecdot(P[:, j], v) - y[:, j]
+            out += (2.0 / m) * (r[:, None] * v)[:, :, None] * X[:, j, None, :]
+        return out
 
 
 def two_batch_gradients(X: Array, y: Array, P: Array, head: NDArray[np.intp], other: NDArray[np.intp]) -> Array:
@@ -241,5 +275,5 @@ def _pinv(A: Array, ridge: float) -> Array:
 def prepare() -> None:
     """Load the compiled kernels, compiling them on a machine's first use, so that no round waits for it."""
     X, y = np.ones((1, 3, 1)), np.ones((1, 3))
-    leave_one_out_gradients(X, y, X)
+    LeaveOneOut(X, y, X).clipped(1.0)
     lstsq(X, y)

@@ -69,7 +69,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"privfed {__version__}")
     if {"-h", "--help"} & set(arguments):
         parser.epilog = help_text()
-    return parser.parse_args(arguments)
+    return parser.parse_intermixed_args(arguments)
 
 
 def prepare_folder(out: str | None, algo: str) -> Path:

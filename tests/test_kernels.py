@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from privfed import kernels
+from privfed.privacy.mechanisms import clip_factors
 
 
 @st.composite
@@ -64,8 +65,27 @@ def test_ridge_solves_the_normal_equations(problem, ridge):
 @given(users())
 def test_leave_one_out_gradients_equal_refitting_without_each_example(problem):
     X, y, U = problem
-    G = kernels.leave_one_out_gradients(X, y, X @ U)
-    same(G.transpose(0, 2, 1), [naive.leave_one_out_gradient(x, t, U) for x, t in zip(X, y, strict=True)], 1e-5)
+    wanted = [naive.leave_one_out_gradient(x, t, U) for x, t in zip(X, y, strict=True)]
+    P = X @ U
+    for i, G in enumerate(wanted):
+        total, norms = kernels.LeaveOneOut(X[i : i + 1], y[i : i + 1], P[i : i + 1]).clipped(1e300)
+        same([total.T], [G], 1e-5)
+        same(norms, [np.linalg.norm(G)], 1e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(users(), st.floats(1e-3, 1e3))
+def test_clipping_in_the_loop_is_clipping_one_by_one(problem, clip):
+    X, y, U = problem
+    total, norms = kernels.LeaveOneOut(X, y, X @ U).clipped(clip)
+    wanted = sum(naive.clip(naive.leave_one_out_gradient(x, t, U), clip) for x, t in zip(X, y, strict=True))
+    np.testing.assert_allclose(total.T, wanted, atol=1e-4 * clip)
+    assert len(norms) == len(X)
+
+
+@given(st.floats(0, 1e308), st.floats(1e-300, 1e300))
+def test_both_forms_of_the_clip_factor_agree(norm, clip):
+    assert kernels._clip_factor(norm, clip) == pytest.approx(clip_factors(np.array([norm]), clip)[0], rel=1e-15)
 
 
 @settings(max_examples=100, deadline=None)
@@ -99,4 +119,5 @@ def test_the_gradient_is_the_derivative_of_the_loss():
 
 def test_no_users_is_no_problem():
     assert kernels.lstsq(np.empty((0, 3, 2)), np.empty((0, 3))).shape == (0, 2)
-    assert kernels.leave_one_out_gradients(np.empty((0, 3, 4)), np.empty((0, 3)), np.empty((0, 3, 2))).shape == (0, 2, 4)
+    nobody = kernels.LeaveOneOut(np.empty((0, 3, 4)), np.empty((0, 3)), np.empty((0, 3, 2)))
+    np.testing.assert_array_equal(nobody.clipped(1.0)[0], np.zeros((2, 4)))

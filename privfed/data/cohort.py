@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privfed.linalg import Array
 
@@ -30,12 +29,6 @@ class Cohort:
 
     def __len__(self) -> int:
         return len(self.X)
-
-    def silence(self, users: NDArray[np.bool_]) -> Cohort:
-        """The same cohort with the examples of some users (mask (n,)) replaced by zeros; everyone keeps their place."""
-        X, y = self.X.copy(), self.y.copy()
-        X[users], y[users] = 0.0, 0.0
-        return Cohort(self.first, X, y, self.W_star)
 
     def blocks(self, bytes_each: int = 1 << 21) -> Iterator[Cohort]:
         """Views of consecutive users whose features fit a processor's cache together."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -20,6 +22,33 @@ def clip_factors(norms: Array, clip: float) -> Array:
     bound = clip * SLACK
     factors = bound / np.maximum(norms, bound)
     return np.where(factors < np.finfo(np.float64).tiny, 0.0, factors)  # subnormal factors have no precision
+
+
+class Contributions(Protocol):
+    """What a block of users would send, each user's part bounded before anything is added up."""
+
+    def clipped(self, clip: float) -> tuple[Array, Array]:
+        """Sum over users of contributions scaled to norm at most clip, and the norms (B,) they had.
+
+        A user whose numbers are not finite contributes nothing and counts as norm 0.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Dense:
+    """Contributions held as one array (B, ...)."""
+
+    values: Array
+
+    def clipped(self, clip: float) -> tuple[Array, Array]:
+        """See :class:`Contributions`."""
+        flat = self.values.reshape(len(self.values), -1)
+        norms = np.sqrt(np.vecdot(flat, flat))
+        finite = np.isfinite(norms)
+        if not finite.all():
+            flat, norms = np.where(finite[:, None], flat, 0.0), np.where(finite, norms, 0.0)
+        return (clip_factors(norms, clip) @ flat).reshape(self.values.shape[1:]), norms
 
 
 def norm(x: Array) -> float:

@@ -26,7 +26,7 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 from threadpoolctl import threadpool_limits
 
-from privfed.errors import check_whole
+from privfed.errors import ConfigError, check_whole
 
 
 class LocalProxy(ClientProxy):
@@ -66,7 +66,13 @@ class InProcess:
                 check_whole(key, value)
         self.name = name
         self.threads = threads or len(os.sched_getaffinity(0))
-        self.nodes = nodes or self.threads
+        self.nodes = nodes
+
+    def nodes_for(self, users: int) -> int:
+        """How many nodes these users are spread over."""
+        if self.nodes is not None and self.nodes > users:
+            raise ConfigError.of("runtime.nodes", self.nodes, f"more nodes than the {users} users")
+        return self.nodes or min(2 * self.threads, users)
 
     def run(self, strategy: Strategy, make_client: Callable[[str], NumPyClient], cids: list[str], rounds: int) -> None:
         """Make every node's client, then run Flower's server loop."""

@@ -76,7 +76,7 @@ def test_random_start_costs_nothing(run):
     assert run("init=random").result["privacy"]["releases"] == 3
 
 
-@pytest.mark.parametrize("shape", [("data.m=2",), ("data.n=1", "runtime.nodes=1"), ("data.d=1", "data.k=1"), ("data.k=8",)])
+@pytest.mark.parametrize("shape", [("data.m=2",), ("data.n=1",), ("data.d=1", "data.k=1"), ("data.k=8",)])
 def test_smallest_and_squarest_problems(run, shape):
     assert np.isfinite(run(*shape).result["metrics"]["mse"])
 

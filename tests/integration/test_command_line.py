@@ -1,0 +1,136 @@
+"""The command line's contract: files, exit codes, one-line errors, and what it imports."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+SMALL = ("data.n=200", "data.d=8", "data.m=6", "rounds=2")
+
+
+def test_a_run_writes_its_whole_folder(command, tmp_path):
+    done = command(*SMALL, "algo=fedrep", "eps=1", "out=here")
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "here"
+    names = {"result.json", "ledger.jsonl", "rounds.csv", "config.yaml", "model.npz", "report.html"}
+    assert {path.name for path in folder.iterdir()} == names
+    result = json.loads((folder / "result.json").read_text())
+    assert {"algo", "runtime", "seed", "n_users", "n_nodes", "rounds", "metrics", "privacy", "time", "peak_rss_mb"} <= set(
+        result
+    )
+    assert {"mse", "excess", "dist"} <= set(result["metrics"])
+    privacy = ["epsilon", "delta", "target_epsilon", "neighbouring", "guarantee", "noise", "releases"]
+    assert list(result["privacy"]) == privacy
+    assert {"total_s", "setup_s", "rounds_s", "user_rounds_per_s"} == set(result["time"])
+    ledger = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+    assert len(ledger) == result["privacy"]["releases"] == 3
+    assert ledger[-1]["epsilon_spent"] == pytest.approx(result["privacy"]["epsilon"])
+    assert len((folder / "rounds.csv").read_text().splitlines()) == 4
+    with np.load(folder / "model.npz") as model:
+        assert model.files == ["U"], "a head must never be published"
+        np.testing.assert_allclose(model["U"].T @ model["U"], np.eye(2), atol=1e-12)
+    assert "replace-one" in done.stdout and "simulation" in done.stdout
+    page = (folder / "report.html").read_text()
+    assert "http" not in page and page.count("<svg") == 3
+
+
+def test_progress_is_plain_lines_when_nobody_watches(command):
+    done = command(*SMALL)
+    lines = [line for line in done.stdout.splitlines() if "epsilon spent" in line]
+    assert len(lines) == 3 and "round 2/2" in lines[-1] and "error" in lines[-1]
+    assert "\x1b" not in done.stdout and done.stderr == ""
+
+
+def test_without_privacy_the_files_are_valid_json(command, tmp_path):
+    assert command(*SMALL, "eps=inf", "out=o", "--quiet").returncode == 0
+    assert json.loads((tmp_path / "o/result.json").read_text())["privacy"]["epsilon"] == "inf"
+    assert json.loads((tmp_path / "o/ledger.jsonl").read_text().splitlines()[0])["mu"] == "inf"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("algo=fedrap",), ("algo=fedrap", "fedrep", "standalone")),
+        (("preset=nips",), ("preset=nips", "pmpr")),
+        (("eps=0",), ("eps=0", "positive")),
+        (("eps=-1",), ("eps=-1", "positive")),
+        (("eps=many",), ("eps=many", "positive")),
+        (("eps=nan",), ("eps=nan", "positive")),
+        (("delta=0",), ("delta=0", "between 0 and 1")),
+        (("delta=1",), ("delta=1", "between 0 and 1")),
+        (("data.k=51",), ("data.k=51", "data.d=50")),
+        (("model.k=51",), ("model.k=51", "50")),
+        (("data.m=1",), ("data.m=1", "too few")),
+        (("preset=pmpr", "data.m=3"), ("data.m=3", "too few")),
+        (("algo.batch=6", "algo.estimator=two-batches"), ("algo.batch=6", "half")),
+        (("data.n=0",), ("data.n=0", "at least 1")),
+        (("data.n=many",), ("data.n=many", "whole number")),
+        (("rounds=0",), ("rounds=0", "at least 1")),
+        (("rounds=2.5",), ("rounds=2.5", "whole number")),
+        (("neighbouring=both",), ("neighbouring=both", "add-remove")),
+        (("runtime.nodes=30000",), ("runtime.nodes=30000", "20000 users")),
+        (("algo.estimator=loo",), ("algo.estimator=loo", "leave-one-out")),
+        (("seed=-1",), ("seed=-1",)),
+        (("epsilon=1",), ("epsilon", "there is no setting", "eps")),
+        (("data.users=9",), ("data.users", "there is no setting")),
+        (("fedrep",), ("key=value",)),
+        (("eps=[1",), ("eps",)),
+        (("out=/dev/null/run",), ("out=/dev/null/run", "cannot write")),
+        (("--config-dir", "nowhere"), ("nowhere", "no such folder")),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_bad_input_is_one_clear_line(arguments, words, tmp_path, monkeypatch, capfd):
+    from privfed.run import main
+
+    monkeypatch.chdir(tmp_path)
+    assert main(list(arguments)) == 2
+    out, err = capfd.readouterr()
+    assert len(err.strip().splitlines()) == 1 and "Traceback" not in err + out
+    assert all(word in err for word in words), err
+    assert not list(tmp_path.rglob("ledger.jsonl")) or not next(iter(tmp_path.rglob("ledger.jsonl"))).read_text()
+
+
+def test_budget_refused_is_exit_code_3_and_nothing_is_released(command, tmp_path):
+    done = command(*SMALL, "privacy.noise_multiplier=0.5", "out=o")
+    assert done.returncode == 3 and "nothing was released" in done.stderr
+    assert not (tmp_path / "o").exists()
+
+
+def test_plan_touches_no_data_and_leaves_no_trace(command, tmp_path):
+    done = command("--plan", "privacy.clip=auto")
+    assert done.returncode == 0 and "spectral clip norm" in done.stdout
+    assert not any(tmp_path.iterdir())
+
+
+def test_presets_and_explicit_settings_combine(command, tmp_path):
+    done = command("preset=pmpr", "data.n=300", "rounds=2", "out=o", "--quiet")
+    assert done.returncode == 0, done.stderr
+    config = (tmp_path / "o/config.yaml").read_text()
+    for line in ("eta: 2.5", "estimator: two-batches", "heads: s1", "'n': 300"):
+        assert line in config
+
+
+def test_help_is_worth_reading_and_cheap():
+    code = (
+        "import sys; from privfed.run import main\n"
+        "try: main(['--help'])\nexcept SystemExit: pass\n"
+        "heavy = {'flwr', 'numba', 'torch', 'ray', 'matplotlib', 'scipy'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for word in ("fedrep", "standalone", "neighbouring", "data.*", "pmpr", "exit codes", "examples"):
+        assert word in done.stdout
+
+
+def test_a_run_imports_neither_torch_nor_ray(tmp_path):
+    code = f"import sys; from privfed.run import main; assert main({[*SMALL, '--quiet', 'out=o']!r}) == 0\n"
+    code += "heavy = {'torch', 'ray', 'matplotlib'} & set(sys.modules)\nassert not heavy, heavy"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,75 @@
+"""What the README shows, runs: its commands, its Python, and the algorithm one adds from outside the tree."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = [line.split("#")[0].split() for line in re.findall(r"^    python -m privfed\.run(.*)$", README, re.M)]
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, re.S)
+
+
+@pytest.fixture
+def own_algorithm(tmp_path):
+    """The files the README tells one to write, by the name in their first line."""
+    for text in blocks("python") + blocks("yaml"):
+        named = re.match(r"# (mine/\S+)\n", text)
+        if named:
+            path = tmp_path / named.group(1)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    return tmp_path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_commands_run_as_written(command, own_algorithm, arguments):
+    done = command(*arguments)
+    assert done.returncode == 0, done.stderr
+
+
+def test_commands_were_found():
+    assert len(COMMANDS) >= 6 and ["--config-dir", "mine", "algo=shared_model", "eps=1"] in COMMANDS
+
+
+def test_an_algorithm_from_outside_gets_privacy_ledger_and_report(command, own_algorithm):
+    for nodes in (1, 50):
+        line = ["--config-dir", "mine", "algo=shared_model", "eps=1", "data.n=50", f"runtime.nodes={nodes}", f"out={nodes}"]
+        done = command(*line, "--quiet")
+        assert done.returncode == 0, done.stderr
+    results = [json.loads((own_algorithm / f"{nodes}/result.json").read_text()) for nodes in (1, 50)]
+    assert results[0]["metrics"] == pytest.approx(results[1]["metrics"], rel=1e-8)
+    assert results[0]["privacy"]["releases"] == 10 and 0.99 <= results[0]["privacy"]["epsilon"] <= 1
+    assert "dist" not in results[0]["metrics"]
+
+
+def test_python_example(tmp_path):
+    code = next(text for text in blocks("python") if "Experiment" in text)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0 and "(50, 2)" in done.stdout, done.stderr
+
+
+def test_make_targets_and_ci_are_what_the_readme_says():
+    makefile = (ROOT / "Makefile").read_text()
+    assert "-m privfed.run algo=fedrep eps=1" in makefile
+    for target in ("run", "test", "lint", "bench", "setup"):
+        assert re.search(rf"^{target}:", makefile, re.M)
+    assert shlex.split((ROOT / ".ci/run").read_text().splitlines()[-1]) == ["exec", "make", "test"]
+
+
+def test_the_shown_output_is_what_the_command_prints(command):
+    """Everything but times, speed, memory and the folder's name."""
+    shown = next(text for text in blocks("text") if "spectral" in text)
+    done = command("algo=fedrep", "eps=1", "runtime.nodes=2")
+    printed = [line for line in done.stdout.splitlines() if "epsilon spent" in line or "│" in line]
+    assert printed and [line for line in shown.splitlines() if "epsilon spent" in line or "│" in line] == printed
