@@ -44,7 +44,7 @@ class Axis:
         """Round values inside the range, about five of them."""
         if self.log:
             first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
-            if 0.01 <= self.low and self.high <= 1000 and last - first <= 2:
+            if self.low >= 0.01 and self.high <= 1000 and last - first <= 2:
                 fine = (f * 10.0**p for p in range(first - 1, last + 1) for f in (1, 2, 5))
                 return [value for value in fine if self.low <= value * (1 + 1e-9) and value <= self.high * (1 + 1e-9)]
             every = max(1, round((last - first) / 5))

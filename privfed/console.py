@@ -59,7 +59,7 @@ def show_summary(result: Row, folder: Path) -> None:
     console = Console(highlight=False)
     metrics = result["metrics"]
     if metrics:
-        table = Table(title="population mean squared error over all users (simulation, not private)", title_justify="left")
+        table = Table(title="population mean squared error (simulation, not private)", title_justify="left")
         table.add_column("predictor")
         table.add_column("error", justify="right")
         for key, name in METRICS.items():

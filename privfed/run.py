@@ -72,9 +72,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_intermixed_args(arguments)
 
 
-def prepare_folder(out: str | None, algo: str) -> Path:
+def prepare_folder(out: object, algo: str) -> Path:
     """A writable folder for the run; by default a new one under runs/."""
-    name = out if out is not None else f"runs/{algo}-{time.strftime('%Y%m%d-%H%M%S')}"
+    name = str(out) if out is not None else f"runs/{algo}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = Path(name)
     if out is None:
         i = 2

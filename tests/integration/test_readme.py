@@ -68,8 +68,8 @@ def test_make_targets_and_ci_are_what_the_readme_says():
 
 
 def test_the_shown_output_is_what_the_command_prints(command):
-    """Everything but times, speed, memory and the folder's name."""
-    shown = next(text for text in blocks("text") if "spectral" in text)
-    done = command("algo=fedrep", "eps=1", "runtime.nodes=2")
-    printed = [line for line in done.stdout.splitlines() if "epsilon spent" in line or "│" in line]
-    assert printed and [line for line in shown.splitlines() if "epsilon spent" in line or "│" in line] == printed
+    """Steps and errors line by line; times, speed, memory and the folder's name differ from run to run."""
+    shown = [line for line in blocks("text")[0].splitlines() if "epsilon spent" in line or "│" in line]
+    printed = command("algo=fedrep", "eps=1").stdout.splitlines()
+    assert len(shown) >= 6
+    assert [line for line in printed if line in shown] == shown
