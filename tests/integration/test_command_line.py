@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -133,3 +134,25 @@ def test_a_run_imports_neither_torch_nor_ray(tmp_path):
     code += "heavy = {'torch', 'ray', 'matplotlib'} & set(sys.modules)\nassert not heavy, heavy"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_full_disk_stops_before_the_release_and_says_so(tmp_path, capfd):
+    from privfed.run import main
+
+    (tmp_path / "ledger.jsonl").symlink_to("/dev/full")
+    assert main([*SMALL, f"out={tmp_path}", "--quiet"]) == 1
+    assert "No space left" in capfd.readouterr().err
+    assert not (tmp_path / "model.npz").exists() and not (tmp_path / "result.json").exists()
+
+
+def test_ctrl_c_keeps_the_ledger(tmp_path):
+    line = [sys.executable, "-m", "privfed.run", "rounds=100000", "data.n=500", f"out={tmp_path}"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        for text in process.stdout:
+            if "round 3/" in text:
+                process.send_signal(signal.SIGINT)
+                break
+        errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 1 and "interrupted" in errors and "Traceback" not in errors
+    assert len((tmp_path / "ledger.jsonl").read_text().splitlines()) >= 4
