@@ -10,7 +10,7 @@ from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
 
 from privfed.data.cohort import Cohort
-from privfed.kernels import lstsq, prepare
+from privfed.kernels import lstsq
 from privfed.linalg import Array
 from privfed.models.linear import fit_heads, population_error
 from privfed.privacy.mechanisms import Contributions, Dense
@@ -23,12 +23,13 @@ Task = Callable[[Cohort, NDArrays, dict[str, Any]], Contributions | Array]
 class CohortClient(NumPyClient):
     """Serves the users of one cohort. An algorithm adds its tasks and how a user predicts."""
 
+    train = slice(None)
+    """The examples that tasks see."""
     final = slice(None)
     """The examples a final head is fitted on."""
 
     def __init__(self, cohort: Cohort, init: Any = None) -> None:
-        prepare()
-        self.cohort = cohort
+        self.cohort = cohort.without_broken_users()
         self.init = init
 
     # What an algorithm writes.
@@ -53,7 +54,7 @@ class CohortClient(NumPyClient):
         total: Any = 0.0
         counts = np.zeros(BINS)
         with np.errstate(all="ignore"):  # a user whose own numbers overflow contributes nothing
-            for block in self.cohort.blocks():
+            for block in self.cohort.blocks(self.train):
                 mine = task(block, parameters, config)
                 part, norms = (Dense(mine) if isinstance(mine, np.ndarray) else mine).clipped(clip)
                 total = total + part

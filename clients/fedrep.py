@@ -43,11 +43,9 @@ class FedRepClient(CohortClient):
         if estimator not in ESTIMATORS:
             raise ConfigError.of("algo.estimator", estimator, nearest(str(estimator), ESTIMATORS))
         m = cohort.X.shape[1]
-        self.examples, self.final = split_examples(m, train, heads)
-        if init is not None:
-            init.examples = self.examples
         super().__init__(cohort, init)
-        m0 = len(range(m)[self.examples])
+        self.train, self.final = split_examples(m, train, heads)
+        m0 = len(range(m)[self.train])
         self.estimator = estimator
         self.b_head, self.b = batch_sizes(m, m0, head_batch, batch)
 
@@ -57,7 +55,7 @@ class FedRepClient(CohortClient):
 
     def gradient(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Contributions | Array:
         """G_i^T (k, d) for every user of the block."""
-        U, X, y = shared[0], np.ascontiguousarray(block.X[:, self.examples]), block.y[:, self.examples]
+        U, X, y = shared[0], block.X, block.y
         B, m, d = X.shape
         P = (X.reshape(-1, d) @ U).reshape(B, m, -1)
         if self.estimator == "leave-one-out":

@@ -31,12 +31,9 @@ class Spectral:
 
     task = "spectral"
 
-    def __init__(self, examples: slice = slice(None)) -> None:
-        self.examples = examples
-
     def contributions(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> SecondMoments:
         """Z_i of every user."""
-        A = block.X[:, self.examples] * block.y[:, self.examples, None]
+        A = block.X * block.y[..., None]
         m0 = A.shape[1]
         scale = 1.0 / (m0 * (m0 - 1))
         s = np.sum(A, axis=1)

@@ -12,10 +12,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from privfed.errors import ConfigError, check_whole, nearest
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
+REQUIRED = ("name", "guarantee", "rounds", "strategy", "client")
 GROUPS = ("algo", "init", "data", "privacy", "runtime", "model", "preset")
 
 
@@ -27,11 +29,16 @@ def compose(overrides: Sequence[str], config_dir: str | None = None) -> DictConf
         if not folders[-1].is_dir():
             raise ConfigError(f"--config-dir {config_dir}: no such folder")
     _check_groups(overrides, folders)
-    extra = [f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in folders[1:])}]"] if folders[1:] else []
+    extra = [f'hydra.searchpath=["file://{folders[1]}"]'] if folders[1:] else []
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             cfg = hydra_compose("config", [*overrides, *extra])
+        for key in REQUIRED:
+            if key not in cfg.algo:
+                raise ConfigError(f"algo.{key}: missing in the algorithm's config, which needs {', '.join(REQUIRED)}")
         OmegaConf.resolve(cfg)
+    except YAMLError as error:
+        raise ConfigError(f"--config-dir {config_dir}: not valid YAML: {' '.join(str(error).split())}") from error
     except (HydraException, OmegaConfBaseException) as error:
         raise _explain(error, overrides, extra) from error
     check_whole("seed", cfg.seed, least=0)
@@ -51,20 +58,19 @@ def describe(group: str) -> Iterator[tuple[str, str]]:
         yield name, comments[0] if comments else ""
 
 
-def flatten(cfg: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of every setting a person would set."""
-    for key, value in cfg.items():
-        path = f"{prefix}{key}"
-        if isinstance(value, DictConfig | dict):
-            yield from flatten(value, f"{path}.")
+def flatten(settings: Any, prefix: str = "") -> Iterator[str]:
+    """The dotted key of every setting."""
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from flatten(value, f"{prefix}{key}.")
         else:
-            yield path, value
+            yield f"{prefix}{key}"
 
 
 def _check_groups(overrides: Sequence[str], folders: Sequence[Path]) -> None:
     for override in overrides:
         key, separator, value = override.partition("=")
-        if not separator and not key.startswith("~"):
+        if not separator or not key[:1].isalpha() or key.startswith("hydra"):
             raise ConfigError(f"{override}: settings are written key=value, for example eps=1; see --help")
         if key in GROUPS and value not in options(key, folders):
             raise ConfigError.of(key, value, nearest(value, options(key, folders)))
@@ -75,11 +81,11 @@ def _explain(error: Exception, overrides: Sequence[str], extra: Sequence[str]) -
     chosen = [o for o in overrides if o.partition("=")[0] in GROUPS]
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            known = [key for key, _ in flatten(hydra_compose("config", [*chosen, *extra]))]
+            known = list(flatten(OmegaConf.to_container(hydra_compose("config", [*chosen, *extra]))))
     except HydraException:
         known = []
     for override in overrides:
-        key = override.partition("=")[0].lstrip("+~")
+        key = override.partition("=")[0]
         if known and key not in GROUPS and key not in known:
             close = [name for name in known if name.split(".")[-1] == key.split(".")[-1]]
             hint = f"did you mean {close[0]!r}?" if close else nearest(key, known).split(" known:")[0]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -14,11 +16,20 @@ from privfed.experiment import Experiment
 from privfed.words import METRICS, Row, describe_step, guarantee_in_words, name_step
 
 
+class PatientConsole(Console):
+    """A console whose reader may leave (`| head`): a run that has spent budget goes on in silence."""
+
+    def on_broken_pipe(self) -> None:
+        """Say nothing more."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class Progress:
     """A bar on a terminal, plain lines elsewhere."""
 
     def __init__(self, experiment: Experiment, quiet: bool = False) -> None:
-        self.console = Console(quiet=quiet, highlight=False)
+        self.console = PatientConsole(quiet=quiet, highlight=False)
         self.rounds = experiment.strategy.rounds
         self.steps = len(experiment.strategy.plan)
         self.bar = Bar(
@@ -56,7 +67,7 @@ class Progress:
 
 def show_summary(result: Row, folder: Path) -> None:
     """The end of a run, in plain words."""
-    console = Console(highlight=False)
+    console = PatientConsole(highlight=False)
     metrics = result["metrics"]
     if metrics:
         table = Table(title="population mean squared error (simulation, not private)", title_justify="left")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import resource
 import time
 from collections.abc import Callable
@@ -12,12 +13,14 @@ from platform import python_version
 from typing import Any
 
 from flwr.client import NumPyClient
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from privfed.data.cohort import Cohort, spread
 from privfed.errors import ConfigError, check_whole
 from privfed.federation import Federation, PrivacySettings
+from privfed.kernels import prepare
 from privfed.linalg import Array, dist
 from privfed.models.linear import population_error
 from privfed.privacy.ledger import Budget, Ledger
@@ -63,9 +66,11 @@ class Experiment:
             U_star=self.data.U_star if self.data.simulated else None,
         )
         self.strategy = build(cfg.algo.strategy)(federation=self.federation)
+        self._client(Cohort.empty(self.data.m, self.data.d))  # a client's settings are checked before anything is written
 
     def make_client(self, cid: str) -> NumPyClient:
         """The client of one node, with only its own users' data."""
+        prepare()
         return self._client(self.data.cohort(*self.ranges[cid]))
 
     def _client(self, cohort: Cohort) -> Any:
@@ -107,7 +112,7 @@ class Experiment:
         cfg, n = self.cfg, self.data.n
         rounds = [row for row in self.rows if row["round"] > 0]
         rounds_s = sum(row["seconds"] for row in rounds)
-        private = self.budget.epsilon < float("inf")
+        private = self.budget.epsilon < float("inf") or not self.ledger.releases
         return {
             "algo": cfg.algo.name,
             "runtime": self.runtime.name,
@@ -175,5 +180,21 @@ def peak_rss_mb() -> float:
 
 
 def build(node: DictConfig) -> Callable[..., Any]:
-    """The constructor named by `_target_` with the configured arguments; an error in them names the file's target."""
-    return instantiate(node, _partial_=True)
+    """The constructor named by `_target_` with the configured arguments; what does not fit is a ConfigError."""
+    try:
+        factory = instantiate(node, _partial_=True)
+    except InstantiationException as error:
+        raise ConfigError(
+            f"{node.get('_target_')}: cannot be made: {' '.join(str(error.__cause__ or error).split())}"
+        ) from error
+    if not callable(factory):
+        raise ConfigError(f"{OmegaConf.to_container(node)}: has no _target_ to say what to make")
+
+    def make(**more: Any) -> Any:
+        try:
+            inspect.signature(factory.func).bind(**factory.keywords, **more)
+        except TypeError as error:
+            raise ConfigError(f"{node._target_}: its settings do not fit: {error}") from error
+        return factory(**more)
+
+    return make

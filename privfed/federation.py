@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,7 +39,7 @@ class PrivacySettings:
 def check_clip(key: str, clip: float | str) -> float | str:
     """A clip norm as given, or a clear error."""
     if clip != AUTO:
-        check_number(key, clip, lambda x: 0 < x < math.inf, "must be a positive number, or auto")
+        check_number(key, clip, lambda x: 1e-100 < x < 1e100, "must be a positive number, or auto")
     return clip
 
 

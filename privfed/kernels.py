@@ -19,7 +19,9 @@ from privfed.linalg import Array
 from privfed.privacy.mechanisms import SLACK, Dense
 
 RANK_TOLERANCE = 1e-10
-"""A Gram pivot (or 1 - leverage) below this fraction of its scale counts as zero."""
+"""A Gram pivot below this fraction of the largest diagonal entry counts as zero."""
+LEVERAGE_TOLERANCE = 1e-6
+"""Leave-one-out needs 1 - leverage above this, and pivots that leave it some correct digits."""
 
 TINY = float(np.finfo(np.float64).tiny)
 
@@ -28,7 +30,7 @@ compiled = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc"
 
 
 @compiled
-def _factor(G, L):  # type: ignore[no-untyped-def]
+def _factor(G, L, tolerance):  # type: ignore[no-untyped-def]
     """Cholesky of the lower triangle of G (k, k) into L, with *reciprocals* on L's diagonal; whether G has full rank."""
     k = len(G)
     largest = 0.0
@@ -41,7 +43,7 @@ def _factor(G, L):  # type: ignore[no-untyped-def]
                 s -= L[a, c] * L[b, c]
             if a > b:
                 L[a, b] = s * L[b, b]
-            elif s > RANK_TOLERANCE * largest:
+            elif s > tolerance * largest:
                 L[a, a] = 1.0 / math.sqrt(s)
             else:
                 return False
@@ -97,7 +99,7 @@ def _lstsq(A, y, ridge, v, ok):  # type: ignore[no-untyped-def]
                 x[j] = y[i, j]
         for a in range(size):
             G[a, a] += ridge
-        ok[i] = _factor(G, L)
+        ok[i] = _factor(G, L, RANK_TOLERANCE)
         if not ok[i]:
             continue
         _solve(L, x)
@@ -124,7 +126,7 @@ def _leave_one_out(X, y, P, clip, total, norms, ok):  # type: ignore[no-untyped-
             for a in range(k):
                 Q[a, j] = P[i, j, a]
         _gram(Q, G)
-        ok[i] = _factor(G, L)
+        ok[i] = m > k and _factor(G, L, LEVERAGE_TOLERANCE)
         if not ok[i]:
             continue
         # w_j = L^-1 p_j; z = sum w_j y_j; e = y - fit; rest = 1 - leverage.
@@ -146,7 +148,7 @@ def _leave_one_out(X, y, P, clip, total, norms, ok):  # type: ignore[no-untyped-
             for j in range(m):
                 e[j] -= W[a, j] * s
         for j in range(m):
-            if rest[j] < RANK_TOLERANCE:
+            if rest[j] < LEVERAGE_TOLERANCE:
                 ok[i] = False
             e[j] /= rest[j]
         if not ok[i]:
@@ -264,7 +266,8 @@ def two_batch_gradients(X: Array, y: Array, P: Array, head: NDArray[np.intp], ot
 
 
 def _pinv(A: Array, ridge: float) -> Array:
-    """(A^T A + ridge I)^+ A^T for B matrices of m x k, by singular values."""
+    """(A^T A + ridge I)^+ A^T for B matrices of m x k, by singular values; zero where A has overflowed."""
+    A = np.where(np.isfinite(A).all(axis=(1, 2), keepdims=True), A, 0.0)
     P, s, Qt = np.linalg.svd(A, full_matrices=False)
     tiny = s <= math.sqrt(RANK_TOLERANCE) * s[:, :1]
     inverse = np.where(tiny, 0.0, s / np.where(tiny, 1.0, s * s + ridge))

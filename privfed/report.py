@@ -23,11 +23,31 @@ COLUMNS = (
 )  # fmt: skip
 
 
+FILES = ("ledger.jsonl", "config.yaml", "rounds.csv", "model.npz", "report.html", "result.json")
+
+
+def keep_previous(folder: Path) -> None:
+    """An earlier run in the same folder is moved to previous-1, previous-2, ...: nothing is lost, nothing is mixed."""
+    ledger, result = folder / "ledger.jsonl", folder / "result.json"
+    if not result.exists() and not (ledger.exists() and ledger.stat().st_size):
+        return
+    i = 1
+    while (kept := folder / f"previous-{i}").exists():
+        i += 1
+    kept.mkdir()
+    for name in FILES:
+        if (folder / name).exists():
+            (folder / name).rename(kept / name)
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """The whole file or nothing: a full disk or a killed process leaves no half of it."""
     part = path.with_name(path.name + ".part")
-    part.write_bytes(content)
-    os.replace(part, path)
+    try:
+        part.write_bytes(content)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def write_config(folder: Path, cfg: DictConfig) -> None:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from privfed import __version__
 from privfed.errors import ConfigError, PrivfedError
@@ -55,9 +56,17 @@ def help_text() -> str:
     return "\n".join(lines) + "\n" + EXAMPLES
 
 
+class Parser(argparse.ArgumentParser):
+    """Answers a mistake in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit code 2."""
+        self.exit(2, f"privfed: {message}; settings are written key=value, for example eps=1; see --help\n")
+
+
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Options of the command line; everything else is key=value."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m privfed.run",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Learn one shared representation under user-level differential privacy; every user keeps a private head.",
@@ -75,13 +84,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def prepare_folder(out: object, algo: str) -> Path:
     """A writable folder for the run; by default a new one under runs/."""
     name = str(out) if out is not None else f"runs/{algo}-{time.strftime('%Y%m%d-%H%M%S')}"
-    folder = Path(name)
-    if out is None:
-        i = 2
-        while folder.exists():
-            folder, i = Path(f"{name}-{i}"), i + 1
+    folder, i = Path(name), 2
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        while out is None and folder.exists():
+            folder, i = Path(f"{name}-{i}"), i + 1
+        folder.mkdir(parents=True, exist_ok=out is not None)
         probe = folder / ".writable"
         probe.touch()
         probe.unlink()
@@ -106,9 +113,10 @@ def execute(options: argparse.Namespace) -> None:
         console.show_plan(experiment)
         return
 
-    from privfed.report import write_config, write_run
+    from privfed.report import keep_previous, write_config, write_run
 
     folder = prepare_folder(cfg.out, cfg.algo.name)
+    keep_previous(folder)
     write_config(folder, cfg)
     with console.Progress(experiment, quiet=options.quiet) as progress:
         outcome = experiment.run(folder, progress.step)
@@ -125,8 +133,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PrivfedError as error:
         print(f"privfed: {error}", file=sys.stderr)
         return error.exit_code
-    except OSError as error:
-        print(f"privfed: {error}; what was released is in the ledger", file=sys.stderr)
+    except (OSError, MemoryError) as error:
+        reason = f"not enough memory ({error})" if isinstance(error, MemoryError) else error
+        print(f"privfed: {reason}; the ledger in the run's folder says what was released, if anything", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("privfed: interrupted; what was released so far is in the run's ledger.jsonl", file=sys.stderr)

@@ -42,7 +42,7 @@ def guarantee_in_words(result: Row) -> str:
     epsilon, delta = privacy["epsilon"], privacy["delta"]
     change = {
         "replace-one": "replacing one user's whole data set by any other",
-        "add-remove": "adding or removing one user with all its data",
+        "add-remove": "adding or removing one user with all its data, the number of users being public",
     }[privacy["neighbouring"]]
     condition = "" if privacy["guarantee"] == "worst-case" else f" This holds {privacy['guarantee']}."
     words = (

@@ -26,7 +26,7 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
-from privfed.errors import PrivfedError, check_whole
+from privfed.errors import ConfigError, PrivfedError, check_whole
 from privfed.federation import Federation, check_clip
 from privfed.linalg import Array
 from privfed.privacy import quantile
@@ -87,11 +87,17 @@ class PrivateStrategy(Strategy):
     def steps(self) -> list[Step]:
         """Initialiser, then T rounds; before a task whose clip norm is `auto`, a step that only measures it."""
         settings, total = self.federation.privacy, self.federation.gate.ledger.budget.mu
+        if settings.noise_multiplier is not None and math.isinf(total):
+            raise ConfigError.of(
+                "privacy.noise_multiplier", settings.noise_multiplier, "eps=inf asks for no noise; give one of them"
+            )
         tasks = ([self.init.task] if self.init is not None and self.init.task else []) + [self.task]
         auto = [task for task in tasks if self.clips[task] == quantile.AUTO]
-        # Every auto task is measured once before it starts; rounds measure again while they run, but for the last.
-        measures = len(auto) + (self.rounds - 1 if self.task in auto else 0)
+        # Every auto task is measured before it starts; rounds measure again while they run, but for the last. The first
+        # measurements share one half of the clip norms' budget, the others the other half.
+        again = self.rounds - 1 if self.task in auto else 0
         clip_share = settings.clip_share if auto else 0.0
+        first_share = clip_share / 2 if again else clip_share
         init_share = (1 - clip_share) * settings.init_share if len(tasks) > 1 else 0.0
 
         def mu(share: float, releases: int) -> float:
@@ -102,12 +108,11 @@ class PrivateStrategy(Strategy):
         steps = []
         for task in tasks:
             times, share = (self.rounds, 1 - clip_share - init_share) if task == self.task else (1, init_share)
-            measure = mu(clip_share, measures) if task in auto else 0.0
-            if measure:
-                steps.append(Step(task, 0, 0.0, measure))
+            if task in auto:
+                steps.append(Step(task, 0, 0.0, mu(first_share, len(auto))))
             for t in range(1, times + 1):
-                again = measure if t < times else 0.0
-                steps.append(Step(task, t if task == self.task else 0, mu(share, times), again))
+                measure = mu(clip_share - first_share, again) if task in auto and t < times else 0.0
+                steps.append(Step(task, t if task == self.task else 0, mu(share, times), measure))
         return steps
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
@@ -167,7 +172,10 @@ class PrivateStrategy(Strategy):
         if step.measure:
             name = f"{step.task} clip norm"
             counts = gate.release(name, totals[-1], bound=1.0, mu=step.measure, round=step.round)
-            self.clips[step.task] = quantile.quantile(counts, n, self.federation.privacy.quantile)
+            found, last = quantile.quantile(counts, n, self.federation.privacy.quantile), self.clips[step.task]
+            if not isinstance(last, str):
+                found = min(max(found, last / quantile.LIMIT), last * quantile.LIMIT)
+            self.clips[step.task] = found
         if not all(np.isfinite(x).all() for x in self.shared):
             raise PrivfedError(f"the shared parameters stopped being finite in step {server_round} ({step.task})")
         row |= {"epsilon": gate.ledger.epsilon, "missing_users": n - present}

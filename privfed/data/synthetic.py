@@ -34,8 +34,8 @@ class Synthetic:
             check_whole(key, value)
         if k > d:
             raise ConfigError.of("data.k", k, f"the representation cannot have more dimensions than data.d={d}")
-        check_number("data.R", R, lambda x: 0 <= x < math.inf, "label noise must be a number of at least 0")
-        check_number("data.condition", condition, lambda x: 1 <= x < math.inf, "must be a number of at least 1")
+        check_number("data.R", R, lambda x: 0 <= x <= 1e6, "label noise must be a number between 0 and 1e6")
+        check_number("data.condition", condition, lambda x: 1 <= x <= 1e6, "must be a number between 1 and 1e6")
         if features not in FEATURES:
             raise ConfigError.of("data.features", features, nearest(str(features), FEATURES))
         self.n, self.m, self.d, self.k, self.R = n, m, d, k, float(R)

@@ -8,10 +8,10 @@ from privfed.kernels import lstsq
 from privfed.linalg import Array
 
 
-def fit_heads(U: Array, X: Array, y: Array, ridge: float = 0.0) -> Array:
+def fit_heads(U: Array, X: Array, y: Array) -> Array:
     """Every user's head by (minimum-norm) least squares. U (d, k), X (B, m, d), y (B, m) -> V (B, k)."""
     B, m, d = X.shape
-    return lstsq((X.reshape(-1, d) @ U).reshape(B, m, -1), y, ridge)
+    return lstsq((X.reshape(-1, d) @ U).reshape(B, m, -1), y)
 
 
 def population_error(W: Array, W_star: Array) -> Array:

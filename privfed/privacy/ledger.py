@@ -14,6 +14,7 @@ from privfed.errors import BudgetError, ConfigError, check_number
 from privfed.privacy.accounting import GaussianRelease, compose, gaussian_epsilon, gaussian_mu
 
 REPLACE_ONE, ADD_REMOVE = "replace-one", "add-remove"
+EPSILONS = "must be a positive number between 1e-6 and 1e6, or inf for no privacy"
 SENSITIVITY = {REPLACE_ONE: 2.0, ADD_REMOVE: 1.0}
 """How far one user can move a sum of vectors of norm at most 1, by neighbouring relation."""
 
@@ -27,7 +28,7 @@ class Budget:
     neighbouring: str = REPLACE_ONE
 
     def __post_init__(self) -> None:
-        check_number("eps", self.epsilon, lambda x: x > 0, "must be a positive number, or inf for no privacy")
+        check_number("eps", self.epsilon, lambda x: x == math.inf or 1e-6 <= x <= 1e6, EPSILONS)
         check_number("delta", self.delta, lambda x: 0 < x < 1, "must lie strictly between 0 and 1")
         if self.neighbouring not in SENSITIVITY:
             raise ConfigError.of("neighbouring", self.neighbouring, f"must be one of {', '.join(SENSITIVITY)}")
@@ -47,8 +48,9 @@ class Ledger:
         self.releases: list[GaussianRelease] = []
 
     def open(self, path: Path) -> None:
-        """Write to this file from now on. An earlier ledger of that name is kept under another."""
-        _keep_previous(path)
+        """Write to this file from now on; a ledger is never continued or overwritten by another run."""
+        if path.exists() and path.stat().st_size:
+            raise ConfigError.of("out", path.parent, "already holds the ledger of another run")
         path.touch()
         self.path = path
 
@@ -92,12 +94,3 @@ class Ledger:
 def plain(value: object) -> object:
     """JSON knows no infinity: a run without noise says "inf"."""
     return "inf" if isinstance(value, float) and math.isinf(value) else value
-
-
-def _keep_previous(path: Path) -> None:
-    """A ledger is never overwritten: an earlier one in the same folder is kept as ledger.1.jsonl, ledger.2.jsonl, ..."""
-    if path.exists() and path.stat().st_size:
-        i = 1
-        while (kept := path.with_name(f"{path.stem}.{i}{path.suffix}")).exists():
-            i += 1
-        path.rename(kept)

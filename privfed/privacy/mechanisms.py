@@ -15,6 +15,8 @@ from privfed.privacy.noise import NoiseSource
 
 SLACK = 1.0 - 1e-6
 """Clipping aims this far below the bound, so that no rounding, in a norm or in a sum, carries a contribution above it."""
+GRID = -24
+"""Releases lie on multiples of a power of two about 2^GRID below the noise's standard deviation."""
 
 
 def clip_factors(norms: Array, clip: float) -> Array:
@@ -80,10 +82,19 @@ class NoiseGate:
         """The sum of all users' contributions, each of norm at most bound, plus Gaussian noise of cost mu.
 
         The ledger has it on disk when this returns; a release over budget raises and nothing leaves.
+
+        Sum and noise are rounded to a public grid far below the noise, each by itself. As the rounded sum lies on the grid,
+        that equals rounding (rounded sum + noise): post-processing of a Gaussian release, and the low bits of
+        the floating-point result cannot tell sums apart. Rounding moves two sums apart by at most one grid step a
+        coordinate; the sensitivity includes it.
         """
         sensitivity = self.sensitivity(bound)
+        if math.isinf(mu):
+            self.ledger.charge(GaussianRelease(name, round, total.size, bound, sensitivity, 0.0))
+            return total
+        grid = 2.0 ** (math.floor(math.log2(sensitivity / mu)) + GRID)
+        sensitivity += grid * math.sqrt(total.size)
         std = sensitivity / mu
         self.ledger.charge(GaussianRelease(name, round, total.size, bound, sensitivity, std))
-        if std == 0.0:
-            return total
-        return total + std * self.source.normal(total.size, name, round).reshape(total.shape)
+        noise = std * self.source.normal(total.size, name, round).reshape(total.shape)
+        return grid * (np.rint(total / grid) + np.rint(noise / grid))

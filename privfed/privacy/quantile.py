@@ -13,6 +13,8 @@ from privfed.linalg import Array
 AUTO = "auto"
 BOTTOM = -32
 BINS = 64
+LIMIT = 2.0
+"""While rounds go on, a clip norm changes by at most this factor a round."""
 """Bin j holds norms in [2^(BOTTOM + j), 2^(BOTTOM + j + 1)); the first and the last also take what lies outside."""
 
 
@@ -26,12 +28,13 @@ def histogram(norms: Array) -> Array:
 def quantile(counts: Array, n: int, q: float) -> float:
     """The norm below which a fraction q of n users lies, by the noised counts (BINS,); always a positive number.
 
-    Picks the edge where noised counts split the population best, judged from both ends (which halves the worst
-    accumulated noise), and interpolates inside the bin.
+    Ranks are counted from both ends, which halves the worst accumulated noise, and made monotone; inside the bin where
+    they cross q n the norm is interpolated.
     """
     below = np.concatenate([[0.0], np.cumsum(counts)])
     above = np.concatenate([np.cumsum(counts[::-1])[::-1], [0.0]])
     rank = (below + (n - above)) / 2.0
+    rank = (np.maximum.accumulate(rank) + np.minimum.accumulate(rank[::-1])[::-1]) / 2.0
     j = int(np.argmax(rank[1:] >= q * n)) if np.any(rank[1:] >= q * n) else BINS - 1
     width = rank[j + 1] - rank[j]
     inside = float(np.clip((q * n - rank[j]) / width, 0.0, 1.0)) if width > 0 else 1.0

@@ -79,6 +79,13 @@ def test_without_privacy_the_files_are_valid_json(command, tmp_path):
         (("epsilon=1",), ("epsilon", "there is no setting", "eps")),
         (("data.users=9",), ("data.users", "there is no setting")),
         (("fedrep",), ("key=value",)),
+        (("+epsilon=2",), ("key=value",)),
+        (("~eps",), ("key=value",)),
+        (("hydra.run.dir=x",), ("key=value",)),
+        (("eps=1e300",), ("eps=1e+300", "inf")),
+        (("eps=inf", "privacy.noise_multiplier=20"), ("privacy.noise_multiplier=20", "eps=inf")),
+        (("data.R=1e200",), ("data.R=1e+200",)),
+        (("algo.strategy._target_=nowhere.Foo",), ("nowhere.Foo",)),
         (("eps=[1",), ("eps",)),
         (("out=/dev/null/run",), ("out=/dev/null/run", "cannot write")),
         (("--config-dir", "nowhere"), ("nowhere", "no such folder")),
@@ -93,7 +100,51 @@ def test_bad_input_is_one_clear_line(arguments, words, tmp_path, monkeypatch, ca
     out, err = capfd.readouterr()
     assert len(err.strip().splitlines()) == 1 and "Traceback" not in err + out
     assert all(word in err for word in words), err
-    assert not list(tmp_path.rglob("ledger.jsonl")) or not next(iter(tmp_path.rglob("ledger.jsonl"))).read_text()
+    assert not any(tmp_path.iterdir()), "a refused run must leave no trace"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name: mine\nguarantee: none\n", "algo.rounds"),
+        ("name: [", "not valid YAML"),
+        ("name: mine\nguarantee: none\nrounds: 1\nstrategy: {}\nclient: {}\n", "_target_"),
+        (
+            "name: mine\nguarantee: none\nrounds: 1\nstrategy: {_target_: strategies.fedrep.FedRep, speed: 1}\nclient: {}\n",
+            "speed",
+        ),
+    ],
+)
+def test_a_broken_algorithm_of_one_s_own_is_one_clear_line(tmp_path, capfd, monkeypatch, text, words):
+    from privfed.run import main
+
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "mine, too"
+    (folder / "algo").mkdir(parents=True)
+    (folder / "algo/mine.yaml").write_text(text)
+    assert main(["--config-dir", str(folder), "algo=mine"]) == 2
+    err = capfd.readouterr().err
+    assert len(err.strip().splitlines()) == 1 and words in err
+
+
+def test_an_unknown_option_is_one_clear_line(command):
+    done = command("--eps=1")
+    assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1 and "eps=1" in done.stderr
+
+
+def test_an_earlier_run_in_the_same_folder_is_kept_whole(command, tmp_path):
+    for eps in (1, 2, 3):
+        assert command(*SMALL, f"eps={eps}", "out=o", "--quiet").returncode == 0
+    for folder, eps in (("previous-1", 1), ("previous-2", 2), (".", 3)):
+        result = json.loads((tmp_path / "o" / folder / "result.json").read_text())
+        ledger = (tmp_path / "o" / folder / "ledger.jsonl").read_text().splitlines()
+        assert result["privacy"]["target_epsilon"] == eps and len(ledger) == 3
+
+
+def test_a_reader_who_leaves_does_not_stop_the_run(tmp_path):
+    line = f"{sys.executable} -m privfed.run {' '.join(SMALL)} out=o | head -n 1"
+    subprocess.run(line, shell=True, cwd=tmp_path, check=True, capture_output=True)
+    assert (tmp_path / "o/result.json").exists()
 
 
 def test_budget_refused_is_exit_code_3_and_nothing_is_released(command, tmp_path):

@@ -18,6 +18,12 @@ def test_same_numbers_for_one_three_and_n_nodes(run, more):
         assert metric == pytest.approx(metrics[0], rel=1e-8)
 
 
+@pytest.mark.parametrize("shape", [("data.m=2", "seed=11"), ("data.m=3", "data.k=3"), ("data.m=3", "data.R=0")])
+def test_users_with_hardly_enough_examples_give_the_same_numbers_too(run, shape):
+    a, b = (run("data.n=40", f"runtime.nodes={nodes}", "rounds=5", *shape).model["U"] for nodes in (1, 40))
+    np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-9)
+
+
 def test_nodes_may_cut_through_public_blocks(run):
     a, b = (run("data.n=2500", f"runtime.nodes={nodes}", "algo.estimator=two-batches").model["U"] for nodes in (1, 7))
     np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
@@ -55,6 +61,10 @@ def test_add_remove_needs_half_the_noise(experiment):
 def test_without_privacy_nothing_is_promised(run):
     result = run("eps=inf").result
     assert result["privacy"]["guarantee"] == "none" and result["privacy"]["epsilon"] == float("inf")
+
+
+def test_nothing_released_is_a_guarantee_even_without_a_budget(run):
+    assert run("algo=standalone", "eps=inf").result["privacy"]["guarantee"] == "worst-case"
 
 
 def test_baselines(run):

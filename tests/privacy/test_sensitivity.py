@@ -18,7 +18,7 @@ VARIANTS = (
     ("privacy.clip=auto",),
     ("algo.clip=100", "init.clip=100"),
 )
-KINDS = ("typical", "huge", "overflow", "zero", "aligned", "tiny", "cancelling", "lopsided")
+KINDS = ("typical", "huge", "overflow", "zero", "aligned", "tiny", "cancelling", "lopsided", "nan", "inf", "largest")
 
 
 def users(rng, kind, m=6, d=6):
@@ -36,6 +36,8 @@ def users(rng, kind, m=6, d=6):
         X = X * 1e-200
     elif kind == "cancelling":  # the pairs of the spectral statistic add up to zero, and leave only rounding
         X, y = np.outer([2.0, 2.0, -1.0, 0.0, 0.0, 0.0], X[0]) * 1e10, np.ones(m)
+    elif kind in ("nan", "inf", "largest"):
+        X[1, 2] = {"nan": np.nan, "inf": -np.inf, "largest": 1.7e308}[kind]
     elif kind == "lopsided":
         X = X * np.array([[1e15], [1e-15]] * (m // 2))
     return X, y
@@ -60,7 +62,7 @@ def test_no_user_moves_a_sum_by_more_than_the_sensitivity(variant, neighbouring)
     rng = np.random.default_rng(0)
     gate = experiment.federation.gate
     largest = 0.0
-    for trial in range(60):
+    for trial in range(100):
         U = retraction(rng.standard_normal((6, 2)))
         base = experiment.data.cohort(0, 60)
         kinds = rng.choice(KINDS, 2)
@@ -95,5 +97,5 @@ def test_every_release_of_a_run_is_in_the_ledger_with_its_sensitivity(neighbouri
     releases = experiment.ledger.releases
     assert [(r.name, r.round, r.size) for r in releases] == calls
     factor = {"replace-one": 2.0, "add-remove": 1.0}[neighbouring]
-    assert all(r.sensitivity == factor * r.clip for r in releases)
+    assert all(factor * r.clip < r.sensitivity < factor * r.clip * 1.001 for r in releases)
     assert len({(r.name, r.round) for r in releases}) == len(releases), "noise would be reused"
