@@ -14,7 +14,7 @@ from privfed.kernels import lstsq
 from privfed.linalg import Array
 from privfed.models.linear import fit_heads, population_error
 from privfed.privacy.mechanisms import Contributions, Dense
-from privfed.privacy.quantile import BINS, histogram
+from privfed.privacy.quantile import MEASURES
 from privfed.words import ERROR_BINS
 
 Task = Callable[[Cohort, NDArrays, dict[str, Any]], Contributions | Array]
@@ -48,19 +48,20 @@ class CohortClient(NumPyClient):
     # What all share.
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
-        """The cohort's sum of clipped contributions and, where asked for, the histogram of their norms."""
+        """The cohort's sum of clipped contributions and, where asked for, where their norms lie."""
         task = self.tasks()[str(config["task"])]
         clip = float(config["clip"]) if config["release"] else 1.0
         total: Any = 0.0
-        counts = np.zeros(BINS)
+        measure = MEASURES.get(str(config["measure"]))
+        counts: Any = 0.0
         with np.errstate(all="ignore"):  # a user whose own numbers overflow contributes nothing
             for block in self.cohort.blocks(self.train):
                 mine = task(block, parameters, config)
                 part, norms = (Dense(mine) if isinstance(mine, np.ndarray) else mine).clipped(clip)
                 total = total + part
-                if config["measure"]:
-                    counts += histogram(norms)
-        sums = ([np.asarray(total)] if config["release"] else []) + ([counts] if config["measure"] else [])
+                if measure is not None:
+                    counts = counts + measure.count(norms, clip)
+        sums = ([np.asarray(total)] if config["release"] else []) + ([counts] if measure is not None else [])
         return sums, len(self.cohort), {}
 
     def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:

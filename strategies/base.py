@@ -35,12 +35,17 @@ from privfed.privacy.mechanisms import clip
 
 @dataclass(frozen=True)
 class Step:
-    """One Flower round. mu: cost of releasing the sum (0: not released); measure: cost of a private clip norm (0: none)."""
+    """One Flower round. mu: cost of releasing the sum (0: not released); measure: cost of the next clip norm (0: kept)."""
 
     task: str
     round: int
     mu: float
     measure: float = 0.0
+
+    @property
+    def question(self) -> str:
+        """How the clip norm is measured: from nothing before a task starts, from the last one while rounds go on."""
+        return "" if not self.measure else "below" if self.mu else "histogram"
 
 
 class PrivateStrategy(Strategy):
@@ -140,7 +145,7 @@ class PrivateStrategy(Strategy):
             "seed": self.federation.seed,
             "clip": 0.0 if isinstance(bound, str) else float(bound),
             "release": step.mu > 0,
-            "measure": step.measure > 0,
+            "measure": step.question,
         }
         return [(node, FitIns(parameters, config)) for node in self._registered(client_manager)]
 
@@ -154,12 +159,14 @@ class PrivateStrategy(Strategy):
         self._stop_on(failures)
         step, n, gate = self.plan[server_round - 1], self.federation.n, self.federation.gate
         row: dict[str, Any] = {"step": server_round, "task": step.task, "round": step.round}
-        shapes = []
+        measure = quantile.MEASURES.get(step.question)
+        shapes, bounds = [], []
         if step.mu:
             shapes.append(self.init.shape(self.federation) if step.task != self.task else self.shape())
-        if step.measure:
-            shapes.append((quantile.BINS,))
-        bounds = ([float(self.clips[step.task])] if step.mu else []) + ([1.0] if step.measure else [])
+            bounds.append(float(self.clips[step.task]))
+        if measure is not None:
+            shapes.append((measure.size,))
+            bounds.append(measure.bound)
         totals, present = self._totals(results, shapes, bounds)
         if step.mu:
             row["clip"] = bounds[0]
@@ -169,13 +176,10 @@ class PrivateStrategy(Strategy):
                 self.step(step.round, mean)
             else:
                 self.shared = self.init.start(self.federation, mean)
-        if step.measure:
-            name = f"{step.task} clip norm"
-            counts = gate.release(name, totals[-1], bound=1.0, mu=step.measure, round=step.round)
-            found, last = quantile.quantile(counts, n, self.federation.privacy.quantile), self.clips[step.task]
-            if not isinstance(last, str):
-                found = min(max(found, last / quantile.LIMIT), last * quantile.LIMIT)
-            self.clips[step.task] = found
+        if measure is not None:
+            counts = gate.release(f"{step.task} clip norm", totals[-1], bound=bounds[-1], mu=step.measure, round=step.round)
+            last = bounds[0] if step.mu else 0.0
+            self.clips[step.task] = measure.clip(counts, n, self.federation.privacy.quantile, last)
         if not all(np.isfinite(x).all() for x in self.shared):
             raise PrivfedError(f"the shared parameters stopped being finite in step {server_round} ({step.task})")
         row |= {"epsilon": gate.ledger.epsilon, "missing_users": n - present}

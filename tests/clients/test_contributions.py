@@ -20,7 +20,7 @@ def cohort(n, m, d, seed=0, first=0):
     return Cohort(first, rng.standard_normal((n, m, d)), rng.standard_normal((n, m)))
 
 
-def settings_for(task, clip, release=True, measure=False):
+def settings_for(task, clip, release=True, measure=""):
     return {"task": task, "round": 1, "seed": 0, "clip": clip, "release": release, "measure": measure}
 
 
@@ -83,8 +83,10 @@ def test_orders_do_not_depend_on_how_users_are_spread():
 
 def test_measuring_sends_counts_only():
     users = cohort(30, 6, 5)
-    sums, _, _ = client(users).fit([], settings_for("spectral", 0.0, release=False, measure=True))
+    sums, _, _ = client(users).fit([], settings_for("spectral", 0.0, release=False, measure="histogram"))
     assert len(sums) == 1 and sums[0].sum() == 30
+    _, below = client(users).fit([], settings_for("spectral", 1e9, measure="below"))[0]
+    assert below == [15.0]
 
 
 @pytest.mark.parametrize("task", ["spectral", "gradient"])

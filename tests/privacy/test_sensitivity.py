@@ -10,6 +10,7 @@ from privfed.data.cohort import Cohort
 from privfed.experiment import Experiment
 from privfed.linalg import retraction
 from privfed.privacy.noise import SeededNoise
+from privfed.privacy.quantile import MEASURES
 
 SETTINGS = ("data.n=60", "data.d=6", "data.m=6", "data.k=2", "rounds=2", "eps=8")
 VARIANTS = (
@@ -49,9 +50,9 @@ def sums(experiment, cohort, step, U):
     bounds = experiment.strategy.clips[step.task]
     config = {
         "task": step.task, "round": step.round, "seed": 0, "clip": 0.3 if isinstance(bounds, str) else bounds,
-        "release": step.mu > 0, "measure": step.measure > 0,
+        "release": step.mu > 0, "measure": step.question,
     }  # fmt: skip
-    bounds = ([config["clip"]] if step.mu else []) + ([1.0] if step.measure else [])
+    bounds = ([config["clip"]] if step.mu else []) + ([MEASURES[step.question].bound] if step.measure else [])
     return client.fit([U], config)[0], bounds
 
 
