@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT = 440, 280
-LEFT, RIGHT, TOP, BOTTOM = 52, 14, 12, 42
+LEFT, RIGHT, TOP, BOTTOM = 64, 14, 12, 44
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _frame(across: Axis, up: Axis, x_label: str, y_label: str) -> str:
 
 def _number(value: float, log: bool) -> str:
     if log and not 0.01 <= value < 1000:
-        return f'10<tspan dy="-4" font-size="9">{round(math.log10(value))}</tspan>'
+        return f'10<tspan dy="-5">{round(math.log10(value))}</tspan>'
     if value >= 1000:
         return f"{value / 1000:g}k"
     return f"{value:g}"
@@ -141,7 +141,7 @@ def standalone_svg(chart: str, series: Sequence[Series]) -> str:
     """A chart as an image file of its own: light colours, a white ground, the legend inside."""
     colours = "".join(f".{name}{{--c:{value}}}" for name, value in PALETTE.items())
     style = (
-        f"<style>{colours}text{{font:12px sans-serif;fill:#5c6675}}.grid{{stroke:#dfe3e9}}.axis,.tick{{stroke:#5c6675}}"
+        f"<style>{colours}text{{font:12px sans-serif;fill:#5c6675}}.grid{{stroke:#dfe3e9}}.axis,.tick{{stroke:#5c6675}}tspan{{font-size:75%}}"
         ".line{fill:none;stroke-width:2}.level{stroke-width:1.6;stroke-dasharray:6 4}"
         ".line,.level{stroke:var(--c)}.dot,.bar,.key{fill:var(--c)}</style>"
     )

@@ -26,15 +26,17 @@ p{margin:0 0 8px}.soft{color:var(--soft);font-size:.9rem}
 .grid-cards{display:grid;gap:16px;grid-template-columns:repeat(auto-fit,minmax(min(100%,400px),1fr));margin:16px 0}
 .figures{grid-template-columns:repeat(auto-fit,minmax(150px,1fr))}.figures h2{font-size:.85rem;color:var(--soft);margin:0}
 .card{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:16px;min-width:0}
-.wide{grid-column:1/-1}.figure{font-size:1.7rem;font-weight:650;line-height:1.2}
-svg{width:100%;height:auto;display:block}svg text{fill:var(--soft);font-size:12px}
+.wide{grid-column:1/-1}.figure{font-size:clamp(1.15rem,5vw,1.7rem);font-weight:650;line-height:1.2}
+svg{width:100%;height:auto;display:block}svg text{fill:var(--soft);font-size:12px}svg tspan{font-size:75%}
 .grid{stroke:var(--line)}.axis,.tick{stroke:var(--soft)}
 .line{fill:none;stroke-width:2}.level{stroke-width:1.6;stroke-dasharray:6 4}
 .c1{--c:var(--c1)}.c2{--c:var(--c2)}.c3{--c:var(--c3)}.c4{--c:var(--c4)}
 .line,.level{stroke:var(--c)}.dot,.bar{fill:var(--c)}.bar{opacity:.65}
 .legend{list-style:none;display:flex;flex-wrap:wrap;gap:4px 16px;margin:8px 0 0;padding:0;font-size:.85rem;color:var(--soft)}
 .key{display:inline-block;width:14px;height:4px;border-radius:2px;margin-right:6px;background:var(--c);vertical-align:middle}
-.scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:.9rem}
+.scroll{overflow-x:auto}.wrap td,.wrap th{white-space:normal}
+@media(max-width:480px){svg text{font-size:16px}}
+table{border-collapse:collapse;width:100%;font-size:.9rem}
 th,td{text-align:left;padding:5px 10px 5px 0;border-bottom:1px solid var(--line);white-space:nowrap}
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 details summary{cursor:pointer;font-weight:600}details[open] summary{margin-bottom:8px}
@@ -84,13 +86,10 @@ def _figures(result: Row, epsilon: str) -> str:
     if "mse" in metrics:
         figures.append(("error of the personal models", f"{metrics['mse']:.3g}", "population MSE, mean over users"))
         gain = metrics["mse_standalone"] / metrics["mse"]
-        figures.append(
-            (
-                "against each user alone",
-                f"{gain:,.0f} times lower" if gain >= 10 else f"{gain:.2f} times lower",
-                f"alone: {metrics['mse_standalone']:.3g}",
-            )
-        )
+        words = f"{gain:,.3g}x lower" if gain < 10 else f"{gain:,.0f}x lower"
+        if gain < 1:
+            words = f"{1 / gain:,.3g}x higher"
+        figures.append(("against each user alone", words, f"alone: {metrics['mse_standalone']:.3g}"))
     figures.append(("privacy spent", f"ε {epsilon}", f"δ {result['privacy']['delta']:g}, {result['privacy']['neighbouring']}"))
     if "user_rounds_per_s" in spent:
         speed = f"{spent['user_rounds_per_s'] / 1e6:.2f} M"
@@ -106,7 +105,7 @@ def _comparison(metrics: Row) -> str:
         f'<tr><td>{escape(METRICS[key])}</td><td class="n">{metrics[key]:.4g}</td></tr>' for key in METRICS if key in metrics
     )
     head = "<thead><tr><th>population MSE (simulation, not private)</th><th></th></tr></thead>"
-    return f'<div class="scroll"><table>{head}<tbody>{rows}</tbody></table></div>' if rows else ""
+    return f'<div class="scroll wrap"><table>{head}<tbody>{rows}</tbody></table></div>' if rows else ""
 
 
 def _error_card(rows: Sequence[Row], metrics: Row) -> str:
