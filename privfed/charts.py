@@ -141,7 +141,8 @@ def standalone_svg(chart: str, series: Sequence[Series]) -> str:
     """A chart as an image file of its own: light colours, a white ground, the legend inside."""
     colours = "".join(f".{name}{{--c:{value}}}" for name, value in PALETTE.items())
     style = (
-        f"<style>{colours}text{{font:12px sans-serif;fill:#5c6675}}.grid{{stroke:#dfe3e9}}.axis,.tick{{stroke:#5c6675}}tspan{{font-size:75%}}"
+        f"<style>{colours}text{{font:12px sans-serif;fill:#5c6675}}.grid{{stroke:#dfe3e9}}"
+        ".axis,.tick{stroke:#5c6675}tspan{font-size:75%}"
         ".line{fill:none;stroke-width:2}.level{stroke-width:1.6;stroke-dasharray:6 4}"
         ".line,.level{stroke:var(--c)}.dot,.bar,.key{fill:var(--c)}</style>"
     )

@@ -98,7 +98,8 @@ def show_plan(experiment: Experiment) -> None:
     total = sum(mu * mu for mus in costs.values() for mu in mus)
     for name, mus in costs.items():
         share = f"{sum(mu * mu for mu in mus) / total:.1%}" if math.isfinite(total) else "-"
-        table.add_row(name, str(len(mus)), f"{mus[0]:.4g}", share)
+        each = f"{min(mus):.3g}" if min(mus) == max(mus) else f"{min(mus):.3g} to {max(mus):.3g}"
+        table.add_row(name, str(len(mus)), each, share)
     console = Console(highlight=False)
     console.print(table)
     budget = experiment.budget
