@@ -111,7 +111,7 @@ def test_bad_input_is_one_clear_line(arguments, words, tmp_path, monkeypatch, ca
         ("name: mine\nguarantee: none\nrounds: 1\nstrategy: {}\nclient: {}\n", "_target_"),
         (
             "name: mine\nguarantee: none\nrounds: 1\nstrategy: {_target_: strategies.fedrep.FedRep, speed: 1}\nclient: {}\n",
-            "speed",
+            "do not fit",
         ),
     ],
 )
