@@ -33,8 +33,8 @@ class Progress:
         self.rounds = experiment.strategy.rounds
         self.steps = len(experiment.strategy.plan)
         self.bar = Bar(
-            TextColumn("{task.description:<14}"),
-            BarColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=10),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
             TextColumn("{task.fields[words]}"),
@@ -59,10 +59,10 @@ class Progress:
 
     def step(self, row: Row) -> None:
         """One more step is done."""
-        name, words = name_step(row, self.rounds), describe_step(row)
-        self.bar.update(self.task, advance=1, description=name, words=words)
+        name = name_step(row, self.rounds)
+        self.bar.update(self.task, advance=1, description=name, words=describe_step(row, short=True))
         if self.bar.disable:
-            self.console.print(f"  {name:<14} {words}", soft_wrap=True)
+            self.console.print(f"  {name:<14} {describe_step(row)}", soft_wrap=True)
 
 
 def show_summary(result: Row, folder: Path) -> None:

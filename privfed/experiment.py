@@ -23,7 +23,7 @@ from privfed.federation import Federation, PrivacySettings
 from privfed.kernels import prepare
 from privfed.linalg import Array, dist
 from privfed.models.linear import population_error
-from privfed.privacy.ledger import Budget, Ledger
+from privfed.privacy.ledger import SENSITIVITY, Budget, Ledger
 from privfed.privacy.mechanisms import NoiseGate
 from privfed.privacy.noise import noise_source
 
@@ -129,6 +129,7 @@ class Experiment:
                 "guarantee": cfg.algo.guarantee if private else "none",
                 "noise": cfg.privacy.noise,
                 "releases": len(self.ledger.releases),
+                "epsilon_by_neighbouring": {relation: self.ledger.epsilon_under(relation) for relation in SENSITIVITY},
             },
             "time": {
                 "total_s": time.perf_counter() - self.started,

@@ -13,12 +13,12 @@ ERROR_BINS = np.linspace(-12.0, 4.0, 65)
 """Bins of log10(error) for the picture of who gains what, in simulations."""
 
 
-def describe_step(row: Row) -> str:
-    """One step in words: epsilon spent and error on fresh users, who are public."""
+def describe_step(row: Row, short: bool = False) -> str:
+    """One step in words: epsilon spent and error on fresh users, who are public; short enough for a terminal's line."""
     parts = [f"epsilon spent {row['epsilon']:.4f}" if math.isfinite(row["epsilon"]) else "no privacy"]
     if "mse" in row:
         parts.append(f"error {row['mse']:.3e}")
-    if "dist" in row:
+    if "dist" in row and not short:
         parts.append(f"distance {row['dist']:.2e}")
     if row["missing_users"]:
         parts.append(f"{row['missing_users']} users missing")

@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from privfed.errors import BudgetError, ConfigError, check_number
@@ -58,6 +58,12 @@ class Ledger:
     def epsilon(self) -> float:
         """Spent so far at the budget's delta."""
         return gaussian_epsilon(compose(self.releases), self.budget.delta)
+
+    def epsilon_under(self, neighbouring: str) -> float:
+        """What the same releases cost under either neighbouring relation."""
+        here, there = SENSITIVITY[self.budget.neighbouring], SENSITIVITY[neighbouring]
+        moved = (replace(r, sensitivity=r.sensitivity + (there - here) * r.clip) for r in self.releases)
+        return gaussian_epsilon(compose(moved), self.budget.delta)
 
     def check(self, mus: Sequence[float], what: str) -> None:
         """Refuse, before any data is touched, what the budget cannot hold on top of what is spent."""

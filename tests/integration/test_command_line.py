@@ -25,7 +25,7 @@ def test_a_run_writes_its_whole_folder(command, tmp_path):
     )
     assert {"mse", "excess", "dist"} <= set(result["metrics"])
     privacy = ["epsilon", "delta", "target_epsilon", "neighbouring", "guarantee", "noise", "releases"]
-    assert list(result["privacy"]) == privacy
+    assert list(result["privacy"])[: len(privacy)] == privacy
     assert {"total_s", "setup_s", "rounds_s", "user_rounds_per_s"} == set(result["time"])
     ledger = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
     assert len(ledger) == result["privacy"]["releases"] == 3

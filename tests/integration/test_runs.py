@@ -49,6 +49,15 @@ def test_realised_epsilon_is_the_target_and_never_above(run, neighbouring, more)
     assert privacy["neighbouring"] == neighbouring and privacy["guarantee"] == "worst-case"
 
 
+def test_the_cost_is_told_under_both_relations(run):
+    """Replacing a user is a removal and an addition: twice the sensitivity."""
+    strict, loose = (
+        run(f"neighbouring={r}").result["privacy"]["epsilon_by_neighbouring"] for r in ("replace-one", "add-remove")
+    )
+    assert strict["replace-one"] == pytest.approx(1, rel=1e-6) and loose["add-remove"] == pytest.approx(1, rel=1e-6)
+    assert strict["add-remove"] < 0.5 and loose["replace-one"] > 2
+
+
 def test_add_remove_needs_half_the_noise(experiment):
     stds = []
     for relation in ("replace-one", "add-remove"):
