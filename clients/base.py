@@ -12,10 +12,9 @@ from flwr.common import NDArrays, Scalar
 from privfed.data.cohort import Cohort
 from privfed.kernels import lstsq
 from privfed.linalg import Array
-from privfed.models.linear import fit_heads, population_error
+from privfed.models.linear import ERROR_BINS, fit_heads, population_error
 from privfed.privacy.mechanisms import Contributions, Dense
 from privfed.privacy.quantile import MEASURES
-from privfed.words import ERROR_BINS
 
 Task = Callable[[Cohort, NDArrays, dict[str, Any]], Contributions | Array]
 

@@ -66,7 +66,7 @@ class FedRepClient(CohortClient):
     def weights(self, block: Cohort, shared: NDArrays) -> Array:
         """w_i = U v_i with the final head fitted on the user's own examples."""
         U = shared[0]
-        return fit_heads(U, np.ascontiguousarray(block.X[:, self.final]), block.y[:, self.final]) @ U.T
+        return fit_heads(U, block.X[:, self.final], block.y[:, self.final]) @ U.T
 
 
 def split_examples(m: int, train: str, heads: str) -> tuple[slice, slice]:

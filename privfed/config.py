@@ -28,7 +28,7 @@ def compose(overrides: Sequence[str], config_dir: str | None = None) -> DictConf
         folders.append(Path(config_dir).resolve())
         if not folders[-1].is_dir():
             raise ConfigError(f"--config-dir {config_dir}: no such folder")
-    _check_groups(overrides, folders)
+    _check_overrides(overrides, folders)
     extra = [f'hydra.searchpath=["file://{folders[1]}"]'] if folders[1:] else []
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
@@ -67,7 +67,7 @@ def flatten(settings: Any, prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{key}"
 
 
-def _check_groups(overrides: Sequence[str], folders: Sequence[Path]) -> None:
+def _check_overrides(overrides: Sequence[str], folders: Sequence[Path]) -> None:
     for override in overrides:
         key, separator, value = override.partition("=")
         if not separator or not key[:1].isalpha() or key.startswith("hydra"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import resource
 import time
 from collections.abc import Callable
@@ -112,7 +113,9 @@ class Experiment:
         cfg, n = self.cfg, self.data.n
         rounds = [row for row in self.rows if row["round"] > 0]
         rounds_s = sum(row["seconds"] for row in rounds)
-        private = self.budget.epsilon < float("inf") or not self.ledger.releases
+        guarantee = "none" if math.isinf(self.ledger.epsilon) else cfg.algo.guarantee
+        # Without a guarantee no number may look like one, whatever the ledger holds.
+        cost = {name: math.inf if guarantee == "none" else self.ledger.epsilon_under(name) for name in SENSITIVITY}
         return {
             "algo": cfg.algo.name,
             "runtime": self.runtime.name,
@@ -122,18 +125,18 @@ class Experiment:
             "rounds": len(rounds),
             "metrics": self._metrics(),
             "privacy": {
-                "epsilon": self.ledger.epsilon,
+                "epsilon": cost[self.budget.neighbouring],
                 "delta": self.budget.delta,
                 "target_epsilon": self.budget.epsilon,
                 "neighbouring": self.budget.neighbouring,
-                "guarantee": cfg.algo.guarantee if private else "none",
+                "guarantee": guarantee,
                 "noise": cfg.privacy.noise,
                 "releases": len(self.ledger.releases),
-                "epsilon_by_neighbouring": {relation: self.ledger.epsilon_under(relation) for relation in SENSITIVITY},
+                "epsilon_by_neighbouring": cost,
             },
             "time": {
                 "total_s": time.perf_counter() - self.started,
-                "setup_s": max(0.0, self.setup_s),
+                "setup_s": self.federation.ready - self.started,
                 "rounds_s": rounds_s,
                 **({"user_rounds_per_s": n * len(rounds) / rounds_s} if rounds else {}),
             },
@@ -142,16 +145,12 @@ class Experiment:
             | {name: version(name) for name in ("privfed", "flwr", "numpy", "scipy", "hydra-core")},
         }
 
-    @property
-    def setup_s(self) -> float:
-        """Seconds until every node had its data."""
-        return self.federation.ready - self.started
-
     def _metrics(self) -> dict[str, float]:
         """Errors in the simulation, summed over all users at the end (not private, and marked so in the report)."""
-        sums, noise = self.strategy.sums, getattr(self.data, "R", 0.0) ** 2
+        sums = self.strategy.sums
         if not sums:
             return {}
+        noise = self.data.R**2
         own, alone, oracle = (sums[name] / sums["users"] for name in ("own", "alone", "oracle"))
         metrics = {
             "mse": own + noise,

@@ -9,7 +9,8 @@ from typing import Any
 
 from privfed.charts import Series, histogram_chart, line_chart
 from privfed.linalg import Array
-from privfed.words import ERROR_BINS, METRICS, guarantee_in_words, name_step
+from privfed.models.linear import ERROR_BINS
+from privfed.words import METRICS, guarantee_in_words, name_step
 
 Row = dict[str, Any]
 
@@ -48,7 +49,10 @@ def report_page(result: Row, rows: Sequence[Row], histograms: dict[str, Array], 
     """The page of one run."""
     privacy = result["privacy"]
     epsilon = privacy["epsilon"] if isinstance(privacy["epsilon"], str) else f"{privacy['epsilon']:.4g}"
-    title = f"{result['algo']} at epsilon {epsilon}"
+    cost = (
+        "no privacy" if privacy["guarantee"] == "none" else f"epsilon {epsilon}" if privacy["releases"] else "nothing released"
+    )
+    title = f"{result['algo']}: {cost}"
     cards = [_card("What was guaranteed", f"<p>{escape(guarantee_in_words(result))}</p>{_comparison(result['metrics'])}")]
     judged = [row for row in rows if "mse" in row]
     if judged:
@@ -85,6 +89,7 @@ def _figures(result: Row, epsilon: str) -> str:
     figures = []
     if "mse" in metrics:
         figures.append(("error of the personal models", f"{metrics['mse']:.3g}", "population MSE, mean over users"))
+    if "mse" in metrics and result["algo"] != "standalone":
         gain = metrics["mse_standalone"] / metrics["mse"]
         words = f"{gain:,.3g}x lower" if gain < 10 else f"{gain:,.0f}x lower"
         if gain < 1:
@@ -122,7 +127,7 @@ def _budget_card(rows: Sequence[Row], target: float) -> str:
         Series("spent", [0.0] + [row["epsilon"] for row in rows], [0] + [row["step"] for row in rows], "c4"),
         Series("budget", [target], colour="c2"),
     ]
-    note = '<p class="soft">Step 1 is the initialiser unless clip norms are measured first. Releases compose exactly.</p>'
+    note = '<p class="soft">The initialiser and private clip norms are charged like any other release; all compose exactly.</p>'
     return _card("Budget after every step", line_chart(series, "step", "epsilon") + note)
 
 

@@ -5,12 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 Row = dict[str, Any]
-
-ERROR_BINS = np.linspace(-12.0, 4.0, 65)
-"""Bins of log10(error) for the picture of who gains what, in simulations."""
 
 
 def describe_step(row: Row, short: bool = False) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.common import (
@@ -31,6 +32,8 @@ from privfed.federation import Federation, check_clip
 from privfed.linalg import Array
 from privfed.privacy import quantile
 from privfed.privacy.mechanisms import clip
+
+Reply = TypeVar("Reply", FitRes, EvaluateRes)
 
 
 @dataclass(frozen=True)
@@ -206,7 +209,7 @@ class PrivateStrategy(Strategy):
     ) -> tuple[float | None, dict[str, Scalar]]:
         """Add up the simulation's errors."""
         self._stop_on(failures)
-        for _, result in sorted(results, key=lambda pair: int(pair[0].cid)):
+        for _, result in self._in_order(results):
             for name, value in {"users": result.num_examples, **result.metrics}.items():
                 number = np.frombuffer(value) if isinstance(value, bytes) else value
                 self.sums[name] = self.sums.get(name, 0) + number
@@ -219,6 +222,11 @@ class PrivateStrategy(Strategy):
         nodes = client_manager.all()
         return [nodes[cid] for cid in self.federation.nodes if cid in nodes]
 
+    def _in_order(self, results: Sequence[tuple[ClientProxy, Reply]]) -> Iterator[tuple[int, Reply]]:
+        """Registered users and first answer of every registered node, in a fixed order: arrival changes no last digit."""
+        answers = {node.cid: result for node, result in reversed(results)}
+        return ((users, answers[cid]) for cid, users in self.federation.nodes.items() if cid in answers)
+
     def _stop_on(self, failures: list[Any]) -> None:
         if failures and self.federation.strict:
             raise failures[0] if isinstance(failures[0], BaseException) else PrivfedError(str(failures[0]))
@@ -228,20 +236,15 @@ class PrivateStrategy(Strategy):
     ) -> tuple[list[Array], int]:
         """Sums over nodes, each clipped at (registered users) x (clip norm), and the number of users behind them.
 
-        Nodes are added in a fixed order, so that arrival does not change the last digit. What has the wrong shape or is
-        not finite is dropped: its users contribute zero.
+        What has the wrong shape or is not finite is dropped: its users contribute zero.
         """
         totals = [np.zeros(shape) for shape in shapes]
-        present, seen = 0, set()
-        order = {cid: i for i, cid in enumerate(self.federation.nodes)}
-        known = [(node.cid, result) for node, result in results if node.cid in order]
-        for cid, result in sorted(known, key=lambda pair: order[pair[0]]):
+        present = 0
+        for users, result in self._in_order(results):
             arrays = parameters_to_ndarrays(result.parameters)
             fits = [a.shape for a in arrays] == shapes and all(a.dtype == np.float64 and np.isfinite(a).all() for a in arrays)
-            if cid in seen or not fits:
+            if not fits:
                 continue
-            seen.add(cid)
-            users = self.federation.nodes[cid]
             present += users
             for total, array, bound in zip(totals, arrays, bounds, strict=True):
                 total += clip(array, users * bound)

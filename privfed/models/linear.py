@@ -7,6 +7,9 @@ import numpy as np
 from privfed.kernels import lstsq
 from privfed.linalg import Array
 
+ERROR_BINS = np.linspace(-12.0, 4.0, 65)
+"""Bins of log10(population error) for the picture of who gains what, in simulations."""
+
 
 def fit_heads(U: Array, X: Array, y: Array) -> Array:
     """Every user's head by (minimum-norm) least squares. U (d, k), X (B, m, d), y (B, m) -> V (B, k)."""

@@ -81,7 +81,7 @@ def test_baselines(run):
     assert alone.model == {} and alone.result["privacy"]["releases"] == 0 and alone.result["privacy"]["epsilon"] == 0
     assert alone.result["metrics"]["mse"] == pytest.approx(alone.result["metrics"]["mse_standalone"])
     assert oracle.result["metrics"]["excess"] == pytest.approx(0, abs=1e-15)
-    assert oracle.result["privacy"]["guarantee"] == "none"
+    assert oracle.result["privacy"]["guarantee"] == "none" and oracle.result["privacy"]["epsilon"] == float("inf")
     assert learnt.result["metrics"]["mse"] < 1.1 * learnt.result["metrics"]["mse_oracle"]
     assert run("algo=standalone", "algo.ridge=1.0").result["metrics"]["mse"] != alone.result["metrics"]["mse"]
 
