@@ -114,7 +114,7 @@ def _comparison(metrics: Row) -> str:
 
 
 def _error_card(rows: Sequence[Row], metrics: Row) -> str:
-    series = [Series("private, on fresh users", [row["mse"] for row in rows], [row["step"] for row in rows], "c1")]
+    series = [Series("this run, on fresh users", [row["mse"] for row in rows], [row["step"] for row in rows], "c1")]
     if metrics:
         series.append(Series("each user alone", [metrics["mse_standalone"]], colour="c2"))
         series.append(Series("oracle", [metrics["mse_oracle"]], colour="c3"))
