@@ -9,14 +9,15 @@ import numpy as np
 from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
 
-from privfed.data.cohort import Cohort
+from privfed.data.cohort import Cohort, Ids, groups_of
 from privfed.kernels import lstsq
 from privfed.linalg import Array
-from privfed.models.linear import ERROR_BINS, fit_heads, population_error
+from privfed.models.linear import fit_heads
 from privfed.privacy.mechanisms import Contributions, Dense
 from privfed.privacy.quantile import MEASURES
 
-Task = Callable[[Cohort, NDArrays, dict[str, Any]], Contributions | Array]
+Part = Contributions | Array
+Task = Callable[[Cohort, NDArrays, dict[str, Any]], Part | tuple[Part, ...]]
 
 
 class CohortClient(NumPyClient):
@@ -36,7 +37,8 @@ class CohortClient(NumPyClient):
     def tasks(self) -> dict[str, Task]:
         """Name of a task -> function of (block of users, shared parameters, announced settings).
 
-        It returns one contribution a user, not clipped yet: an array (B, ...), or Contributions that need no such array.
+        It returns one contribution a user, not clipped yet: an array (B, ...), or Contributions that need no such array; a
+        tuple of these where a round has several sums.
         """
         return {} if self.init is None else {self.init.task: self.init.contributions}
 
@@ -44,45 +46,52 @@ class CohortClient(NumPyClient):
         """The users' own predictors w_i (B, d) given the published model; they never leave the client."""
         raise TypeError(f"{type(self).__name__} does not say how a user predicts")
 
+    def rivals(self, block: Cohort) -> dict[str, Array]:
+        """Predictors (B, d) to compare with: each user alone, and the oracle that knows the true representation."""
+        assert block.truth is not None
+        X, y, U_star = block.X[:, self.final], block.y[:, self.final], block.truth.U_star
+        return {"alone": lstsq(block.X, block.y), "oracle": fit_heads(U_star, X, y) @ U_star.T}
+
     # What all share.
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
-        """The cohort's sum of clipped contributions and, where asked for, where their norms lie."""
+        """The cohort's sums of clipped contributions and, where asked for, where their norms lie."""
         task = self.tasks()[str(config["task"])]
-        clip = float(config["clip"]) if config["release"] else 1.0
-        total: Any = 0.0
+        clips = np.frombuffer(config["clip"]) if config["release"] else np.ones(1)  # type: ignore[arg-type]
         measure = MEASURES.get(str(config["measure"]))
-        counts: Any = 0.0
+        totals: dict[int, Any] = {}
+        counts: dict[int, Any] = {}
         with np.errstate(all="ignore"):  # a user whose own numbers overflow contributes nothing
-            for block in self.cohort.blocks(self.train):
+            for block in self.cohort.blocks(self.train, self._asked(config)):
                 mine = task(block, parameters, config)
-                part, norms = (Dense(mine) if isinstance(mine, np.ndarray) else mine).clipped(clip)
-                total = total + part
-                if measure is not None:
-                    counts = counts + measure.count(norms, clip)
-        sums = ([np.asarray(total)] if config["release"] else []) + ([counts] if measure is not None else [])
-        return sums, len(self.cohort), {}
+                for i, part in enumerate(mine if isinstance(mine, tuple) else (mine,)):
+                    clip = float(clips[min(i, len(clips) - 1)])
+                    total, norms = (Dense(part) if isinstance(part, np.ndarray) else part).clipped(clip)
+                    totals[i] = totals.get(i, 0.0) + total
+                    if measure is not None:
+                        counts[i] = counts.get(i, 0.0) + measure.count(norms, clip)
+        sums = [np.asarray(total) for total in totals.values()] if config["release"] else []
+        return sums + list(counts.values()), len(self.cohort), {}
+
+    def _asked(self, config: dict[str, Scalar]) -> Ids | None:
+        """Places of the users who take part in this step: all (None), or those of the announced group."""
+        if "group" not in config:
+            return None
+        groups = groups_of(self.cohort.ids, *(int(config[key]) for key in ("users", "groups", "seed")))
+        return np.flatnonzero(groups == config["group"])
 
     def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
-        """Sums of population errors over the cohort. Not private: simulations only, where the truth is known."""
-        if self.cohort.W_star is None:
+        """Sums of errors over the cohort. Not private: simulations only, where the truth is known."""
+        if self.cohort.truth is None:
             raise ValueError("errors of real users are not told: they would leave without passing the noise gate")
-        sums = {"own": 0.0, "alone": 0.0, "oracle": 0.0}
-        counts = {name: np.zeros(len(ERROR_BINS) - 1) for name in ("own", "alone")}
-        U_star = np.frombuffer(config["U_star"], dtype=np.float64).reshape(self.cohort.X.shape[2], -1)  # type: ignore[arg-type]
+        sums: dict[str, float] = {}
+        counts: dict[str, Any] = {}
         for block in self.cohort.blocks():
-            assert block.W_star is not None
-            X, y = block.X[:, self.final], block.y[:, self.final]
-            predictors = {
-                "own": self.weights(block, parameters),
-                "alone": lstsq(block.X, block.y),
-                "oracle": fit_heads(U_star, X, y) @ U_star.T,
-            }
-            for name, W in predictors.items():
-                error = population_error(W, block.W_star)
-                sums[name] += float(np.sum(error))
-                if name in counts:
-                    logs = np.log10(np.clip(error, 10 ** ERROR_BINS[0], 10 ** ERROR_BINS[-1]))
-                    counts[name] += np.histogram(logs, ERROR_BINS)[0]
+            assert block.truth is not None
+            for name, W in {"own": self.weights(block, parameters), **self.rivals(block)}.items():
+                errors = block.truth.errors(W)
+                sums[name] = sums.get(name, 0.0) + float(np.sum(errors))
+                if name in ("own", "alone"):
+                    counts[name] = counts.get(name, 0.0) + block.truth.scale.count(errors)
         metrics: dict[str, Scalar] = {**sums, **{f"histogram_{k}": v.tobytes() for k, v in counts.items()}}
         return sums["own"] / len(self.cohort), len(self.cohort), metrics

@@ -16,7 +16,7 @@ from flwr.common import NDArrays
 from numpy.typing import NDArray
 
 from clients.base import CohortClient, Task
-from privfed.data.cohort import BLOCK, Cohort
+from privfed.data.cohort import BLOCK, Cohort, Ids
 from privfed.errors import ConfigError, check_number, nearest
 from privfed.kernels import LeaveOneOut, two_batch_gradients
 from privfed.keyed import generator
@@ -60,7 +60,7 @@ class FedRepClient(CohortClient):
         P = (X.reshape(-1, d) @ U).reshape(B, m, -1)
         if self.estimator == "leave-one-out":
             return LeaveOneOut(X, y, P)
-        order = draw_orders(int(config["seed"]), int(config["round"]), block.first, B, m)
+        order = draw_orders(int(config["seed"]), int(config["round"]), block.ids, m)
         return two_batch_gradients(X, y, P, order[:, : self.b_head], order[:, self.b_head : self.b_head + self.b])
 
     def weights(self, block: Cohort, shared: NDArrays) -> Array:
@@ -101,9 +101,8 @@ def batch_sizes(m: int, m0: int, head_batch: int | None, batch: int | None) -> t
     return head_batch, batch
 
 
-def draw_orders(seed: int, round: int, first: int, users: int, m: int) -> NDArray[np.intp]:
-    """A random order of the m examples for each user (users, m), the same however users are spread over nodes."""
-    blocks = range(first // BLOCK, -(-(first + users) // BLOCK))
-    keys = np.concatenate([generator(seed, "batches", round, block).random((BLOCK, m)) for block in blocks])
-    offset = first - blocks.start * BLOCK
-    return np.argsort(keys[offset : offset + users], axis=1)
+def draw_orders(seed: int, round: int, ids: Ids, m: int) -> NDArray[np.intp]:
+    """A random order of the m examples for each user (B, m), the same however users are spread over nodes."""
+    blocks, inverse = np.unique(ids // BLOCK, return_inverse=True)
+    keys = np.stack([generator(seed, "batches", round, int(block)).random((BLOCK, m)) for block in blocks])
+    return np.argsort(keys[inverse, ids % BLOCK], axis=1)

@@ -80,17 +80,18 @@ def line_chart(series: Sequence[Series], x_label: str, y_label: str, log_y: bool
     return _svg(parts, f"{y_label} against {x_label}") + _legend(series)
 
 
-def histogram_chart(edges: Sequence[float], counts: Sequence[Series], x_label: str, y_label: str) -> str:
-    """Overlaid histograms on powers of ten: edges are log10 values, one more than counts."""
+def histogram_chart(edges: Sequence[float], counts: Sequence[Series], x_label: str, y_label: str, log: bool) -> str:
+    """Overlaid histograms; edges, one more than counts, are values or their decimal logarithms."""
+    values = [10.0**edge for edge in edges] if log else list(edges)
     used = [i for s in counts for i, c in enumerate(s.y) if c > 0]
     first, last = max(0, min(used) - 1), min(len(edges) - 2, max(used) + 1)
-    across = Axis(10.0 ** edges[first], 10.0 ** edges[last + 1], LEFT, WIDTH - RIGHT, log=True)
+    across = Axis(values[first], values[last + 1], LEFT, WIDTH - RIGHT, log)
     up = Axis(0.0, max(max(s.y) for s in counts) * 1.08, HEIGHT - BOTTOM, TOP)
     parts = [_frame(across, up, x_label, y_label)]
     for s in counts:
         for i in range(first, last + 1):
             if s.y[i] > 0:
-                x0, x1, y = across(10.0 ** edges[i]), across(10.0 ** edges[i + 1]), up(s.y[i])
+                x0, x1, y = across(values[i]), across(values[i + 1]), up(s.y[i])
                 box = f'x="{x0:.1f}" y="{y:.1f}" width="{x1 - x0:.1f}" height="{HEIGHT - BOTTOM - y:.1f}"'
                 parts.append(f'<rect class="bar {s.colour}" {box}/>')
     return _svg(parts, f"{y_label} by {x_label}") + _legend(counts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -13,7 +14,8 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from privfed.experiment import Experiment
-from privfed.words import METRICS, Row, describe_step, guarantee_in_words, name_step
+from privfed.privacy.accounting import Planned
+from privfed.words import ERRORS, FIGURES, Row, comparison, describe_step, error_of, guarantee_in_words, name_step
 
 
 class PatientConsole(Console):
@@ -30,7 +32,7 @@ class Progress:
 
     def __init__(self, experiment: Experiment, quiet: bool = False) -> None:
         self.console = PatientConsole(quiet=quiet, highlight=False)
-        self.rounds = experiment.strategy.rounds
+        self.rounds, self.main = experiment.strategy.rounds, experiment.strategy.task
         self.steps = len(experiment.strategy.plan)
         self.bar = Bar(
             TextColumn("{task.description}"),
@@ -44,7 +46,7 @@ class Progress:
         self.task = self.bar.add_task("preparing", total=max(1, self.steps), words="")
         data = experiment.data
         self.console.print(
-            f"{experiment.cfg.algo.name}: {data.n:,} users on {len(experiment.ranges)} node(s), {data.m} examples of "
+            f"{experiment.cfg.algo.name}: {data.n:,} users on {len(experiment.nodes)} node(s), {data.m} examples of "
             f"{data.d} features each, epsilon {experiment.budget.epsilon:g}, delta {experiment.budget.delta:g}, "
             f"{experiment.budget.neighbouring}",
             soft_wrap=True,
@@ -59,7 +61,7 @@ class Progress:
 
     def step(self, row: Row) -> None:
         """One more step is done."""
-        name = name_step(row, self.rounds)
+        name = name_step(row, self.main, self.rounds)
         self.bar.update(self.task, advance=1, description=name, words=describe_step(row, short=True))
         if self.bar.disable:
             self.console.print(f"  {name:<14} {describe_step(row)}", soft_wrap=True)
@@ -70,14 +72,17 @@ def show_summary(result: Row, folder: Path) -> None:
     console = PatientConsole(highlight=False)
     metrics = result["metrics"]
     if metrics:
-        table = Table(title="population mean squared error (simulation, not private)", title_justify="left")
+        table = Table(title=f"{ERRORS[error_of(metrics)]} (simulation, not private)", title_justify="left")
         table.add_column("predictor")
         table.add_column("error", justify="right")
-        for key, name in METRICS.items():
-            table.add_row(name, f"{metrics[key]:.4g}")
+        for name, value in comparison(metrics):
+            table.add_row(name, f"{value:.4g}")
         console.print(table)
-    if "dist" in metrics:
-        console.print(f"distance of the learnt from the true representation: {metrics['dist']:.3g}")
+    for key, words in FIGURES.items():
+        if key in metrics:
+            console.print(f"{words}: {metrics[key]:.3g}")
+    for note in result.get("notes", []):
+        console.print(f"Note: {note}")
     console.print(guarantee_in_words(result))
     spent = result["time"]
     speed = f", {spent['user_rounds_per_s'] / 1e6:.2f} million user-rounds a second" if "user_rounds_per_s" in spent else ""
@@ -88,19 +93,27 @@ def show_summary(result: Row, folder: Path) -> None:
 def show_plan(experiment: Experiment) -> None:
     """The releases a run would make, and what each costs."""
     table = Table(title="planned releases", title_justify="left")
-    for column in ("release", "times", "cost mu each", "share of the budget"):
+    for column in ("release", "times", "cost each", "share of the budget"):
         table.add_column(column, justify="left" if column == "release" else "right")
-    costs: dict[str, list[float]] = {}
+    costs: dict[str, list[Planned]] = {}
     for step in experiment.strategy.plan:
-        for name, mu in ((step.task, step.mu), (f"{step.task} clip norm", step.measure)):
-            if mu:
-                costs.setdefault(name, []).append(mu)
-    total = sum(mu * mu for mus in costs.values() for mu in mus)
-    for name, mus in costs.items():
-        share = f"{sum(mu * mu for mu in mus) / total:.1%}" if math.isfinite(total) else "-"
-        each = f"{min(mus):.3g}" if min(mus) == max(mus) else f"{min(mus):.3g} to {max(mus):.3g}"
-        table.add_row(name, str(len(mus)), each, share)
+        for name, cost in step.costs():
+            costs.setdefault(name, []).append(cost)
+    pure = all(cost.epsilon for mine in costs.values() for cost in mine)
+    shares = {name: paid(mine) for name, mine in costs.items()}
+    for name, mine in costs.items():
+        share = f"{shares[name] / sum(shares.values()):.1%}" if math.isfinite(sum(shares.values())) else "-"
+        each = [cost.epsilon if pure else cost.mu for cost in mine]
+        amount = f"{min(each):.3g}" if min(each) == max(each) else f"{min(each):.3g} to {max(each):.3g}"
+        groups = " in disjoint groups of users" if mine[-1].group is not None else ""
+        table.add_row(name, f"{len(mine)}{groups}", f"{'epsilon' if pure else 'mu'} {amount}", share)
     console = Console(highlight=False)
     console.print(table)
     budget = experiment.budget
     console.print(f"budget: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {budget.neighbouring}; nothing was released")
+
+
+def paid(costs: Sequence[Planned]) -> float:
+    """What one user pays for these releases, in the quantity that adds up: mu^2, or epsilon; groups pay side by side."""
+    each = [cost.epsilon + cost.mu**2 for cost in costs]
+    return max(each) if costs[-1].group is not None else sum(each)

@@ -22,11 +22,14 @@ from privfed.data.cohort import Cohort, spread
 from privfed.errors import ConfigError, check_whole
 from privfed.federation import Federation, PrivacySettings
 from privfed.kernels import prepare
-from privfed.linalg import Array, dist
-from privfed.models.linear import population_error
-from privfed.privacy.ledger import SENSITIVITY, Budget, Ledger
+from privfed.linalg import Array
+from privfed.models.errors import Scale
+from privfed.privacy.ledger import Budget, Ledger
 from privfed.privacy.mechanisms import NoiseGate
 from privfed.privacy.noise import noise_source
+
+RIVALS = {"own": "", "alone": "standalone", "oracle": "oracle", "random": "random"}
+"""Predictors that are judged at the end, and what their errors are called in the result."""
 
 
 @dataclass
@@ -37,6 +40,7 @@ class Outcome:
     model: dict[str, Array]
     rows: list[dict[str, Any]] = field(default_factory=list)
     histograms: dict[str, Array] = field(default_factory=dict)
+    scale: Scale | None = None
 
 
 class Experiment:
@@ -52,19 +56,20 @@ class Experiment:
         k = check_whole("model.k", cfg.model.k)
         if k > self.data.d:
             raise ConfigError.of("model.k", k, f"cannot be larger than the number of features, {self.data.d}")
-        self.ranges = {str(i): users for i, users in enumerate(spread(self.data.n, self.runtime.nodes_for(self.data.n)))}
+        self.nodes = {str(i): users for i, users in enumerate(spread(self.data.n, self.runtime.nodes_for(self.data.n)))}
         privacy = {key: value for key, value in cfg.privacy.items() if key != "noise"}
         settings, source = PrivacySettings(**privacy), noise_source(cfg.privacy.noise, cfg.seed)
         self.ledger = Ledger(self.budget)
         self.federation = Federation(
-            nodes={cid: last - first for cid, (first, last) in self.ranges.items()},
+            nodes=self.nodes,
             d=self.data.d,
             k=k,
             seed=cfg.seed,
             gate=NoiseGate(self.ledger, source),
             privacy=settings,
             init=build(cfg.init.strategy)(),
-            U_star=self.data.U_star if self.data.simulated else None,
+            personal=self.data.simulated and self.data.personal,
+            U_star=getattr(self.data, "U_star", None) if self.data.simulated else None,
         )
         self.strategy = build(cfg.algo.strategy)(federation=self.federation)
         self._client(Cohort.empty(self.data.m, self.data.d))  # a client's settings are checked before anything is written
@@ -72,7 +77,8 @@ class Experiment:
     def make_client(self, cid: str) -> NumPyClient:
         """The client of one node, with only its own users' data."""
         prepare()
-        return self._client(self.data.cohort(*self.ranges[cid]))
+        users = self.nodes[cid]
+        return self._client(self.data.cohort(users.start, users.stop))
 
     def _client(self, cohort: Cohort) -> Any:
         init = None if self.cfg.init.client is None else build(self.cfg.init.client)()
@@ -91,42 +97,48 @@ class Experiment:
             self.federation.validate = self._validation()
         self.federation.on_step = record
         steps = max(1, len(self.strategy.plan))
-        self.runtime.run(self.strategy, self.make_client, list(self.ranges), steps)
-        sums = self.strategy.sums
-        histograms = {name: sums[f"histogram_{name}"] for name in ("own", "alone") if f"histogram_{name}" in sums}
-        return Outcome(self._result(), self._model(), self.rows, histograms)
+        self.runtime.run(self.strategy, self.make_client, list(self.nodes), steps)
+        histograms = {
+            name.removeprefix("histogram_"): counts
+            for name, counts in self.strategy.sums.items()
+            if name.startswith("histogram_")
+        }
+        scale = self.data.scale if histograms else None
+        return Outcome(self._result(), self._model(), self.rows, histograms, scale)
 
     def _validation(self) -> Callable[[list[Array]], dict[str, float]]:
         """Error on fresh users of the same population: public, so it may be shown after every step."""
+        if not self.data.personal:
+            return lambda shared: self.data.compare(self._model())
         fresh = self.data.validation()
         client = self._client(fresh)
 
         def validate(shared: list[Array]) -> dict[str, float]:
-            if not shared:
-                return {}
-            error = population_error(client.weights(fresh, shared), fresh.W_star)
-            return {"mse": float(error.mean()) + self.data.R**2, **self._distance()}
+            errors = fresh.truth.errors(client.weights(fresh, shared))
+            return {self.data.error: float(errors.mean()) + self.data.floor, **self.data.compare(self._model())}
 
         return validate
 
     def _result(self) -> dict[str, Any]:
         cfg, n = self.cfg, self.data.n
-        rounds = [row for row in self.rows if row["round"] > 0]
+        rounds = [row for row in self.rows if row["task"] == self.strategy.task and row["round"] > 0]
         rounds_s = sum(row["seconds"] for row in rounds)
-        guarantee = "none" if math.isinf(self.ledger.epsilon) else cfg.algo.guarantee
+        guarantee = "none" if math.isinf(self.ledger.epsilon) else self.strategy.guarantee or cfg.algo.guarantee
         # Without a guarantee no number may look like one, whatever the ledger holds.
-        cost = {name: math.inf if guarantee == "none" else self.ledger.epsilon_under(name) for name in SENSITIVITY}
+        relations = self.strategy.neighbourings if guarantee in ("none", "worst-case") else (self.budget.neighbouring,)
+        cost = {name: math.inf if guarantee == "none" else self.ledger.epsilon_under(name) for name in relations}
         return {
             "algo": cfg.algo.name,
             "runtime": self.runtime.name,
             "seed": cfg.seed,
             "n_users": n,
-            "n_nodes": len(self.ranges),
+            "n_nodes": len(self.nodes),
             "rounds": len(rounds),
             "metrics": self._metrics(),
+            **({"notes": self.strategy.notes} if self.strategy.notes else {}),
             "privacy": {
                 "epsilon": cost[self.budget.neighbouring],
-                "delta": self.budget.delta,
+                "delta": self.ledger.delta,
                 "target_epsilon": self.budget.epsilon,
                 "neighbouring": self.budget.neighbouring,
                 "guarantee": guarantee,
@@ -147,27 +159,22 @@ class Experiment:
 
     def _metrics(self) -> dict[str, float]:
         """Errors in the simulation, summed over all users at the end (not private, and marked so in the report)."""
-        sums = self.strategy.sums
-        if not sums:
+        if not self.data.simulated:
             return {}
-        noise = self.data.R**2
-        own, alone, oracle = (sums[name] / sums["users"] for name in ("own", "alone", "oracle"))
-        metrics = {
-            "mse": own + noise,
-            "excess": own - oracle,
-            "mse_standalone": alone + noise,
-            "mse_oracle": oracle + noise,
-        }
-        return metrics | self._distance()
+        metrics = {}
+        sums = self.strategy.sums
+        if sums:
+            name, floor = self.data.error, self.data.floor
+            mean = {key: sums[key] / sums["users"] for key in RIVALS if key in sums}
+            metrics = {name: mean["own"] + floor, "excess": mean["own"] - mean["oracle"]}
+            metrics |= {f"{name}_{RIVALS[key]}": mean[key] + floor for key in mean if key != "own"}
+            if name == "risk":
+                metrics["accuracy"] = 1.0 - metrics["risk"]
+        return metrics | self.data.compare(self._model()) | self.strategy.diagnostics(self.data)
 
     def _model(self) -> dict[str, Array]:
-        """The published model by name."""
-        return dict(zip(self.strategy.names, self.strategy.shared, strict=False))
-
-    def _distance(self) -> dict[str, float]:
-        """Principal-angle distance to the true representation, where both exist."""
-        U = self._model().get("U")
-        return {} if U is None or not self.data.simulated else {"dist": dist(U, self.data.U_star)}
+        """The published model by name; empty before there is one."""
+        return dict(zip(self.strategy.names, self.strategy.shared, strict=False)) if self.strategy.started else {}
 
 
 def peak_rss_mb() -> float:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
+from privfed.data.cohort import groups_of
 from privfed.errors import check_number, check_positive
 from privfed.linalg import Array
 from privfed.privacy.mechanisms import NoiseGate
@@ -43,12 +47,12 @@ def check_clip(key: str, clip: float | str) -> float | str:
     return clip
 
 
-@dataclass
+@dataclass(eq=False)
 class Federation:
     """The public frame of a run, the same for every algorithm."""
 
-    nodes: Mapping[str, int]
-    """Registered nodes and how many users stand behind each: known in advance, never taken from a message."""
+    nodes: Mapping[str, range]
+    """Registered nodes and the users behind each: known in advance, never taken from a message."""
     d: int
     k: int
     seed: int
@@ -56,6 +60,8 @@ class Federation:
     privacy: PrivacySettings
     init: Any = None
     """The server half of the initialiser."""
+    personal: bool = False
+    """A simulation whose users' own predictors can be judged at the end."""
     U_star: Array | None = None
     """The true representation, in simulations."""
     validate: Callable[[list[Array]], dict[str, float]] | None = None
@@ -71,4 +77,16 @@ class Federation:
     @property
     def n(self) -> int:
         """The public number of users: the divisor of every mean, whoever replies."""
-        return sum(self.nodes.values())
+        return sum(len(users) for users in self.nodes.values())
+
+    def asked(self, groups: int, group: int | None) -> dict[str, int]:
+        """Registered users of each node who take part: all, or those of one of so many disjoint groups."""
+        if group is None:
+            return {cid: len(users) for cid, users in self.nodes.items()}
+        return {cid: counts[group] for cid, counts in self._by_group(groups).items()}
+
+    @lru_cache(maxsize=1)  # noqa: B019  one federation a run
+    def _by_group(self, groups: int) -> dict[str, list[int]]:
+        n = self.n
+        members = {cid: groups_of(np.asarray(users, dtype=np.int64), n, groups, self.seed) for cid, users in self.nodes.items()}
+        return {cid: np.bincount(mine, minlength=groups).tolist() for cid, mine in members.items()}

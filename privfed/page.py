@@ -9,8 +9,8 @@ from typing import Any
 
 from privfed.charts import Series, histogram_chart, line_chart
 from privfed.linalg import Array
-from privfed.models.linear import ERROR_BINS
-from privfed.words import METRICS, guarantee_in_words, name_step
+from privfed.models.errors import Scale
+from privfed.words import ERRORS, FIGURES, comparison, error_of, guarantee_in_words, name_step
 
 Row = dict[str, Any]
 
@@ -45,7 +45,7 @@ pre{overflow-x:auto;font-size:.8rem;margin:0}
 """
 
 
-def report_page(result: Row, rows: Sequence[Row], histograms: dict[str, Array], config: str) -> str:
+def report_page(result: Row, rows: Sequence[Row], histograms: dict[str, Array], scale: Scale | None, config: str) -> str:
     """The page of one run."""
     privacy = result["privacy"]
     epsilon = privacy["epsilon"] if isinstance(privacy["epsilon"], str) else f"{privacy['epsilon']:.4g}"
@@ -53,16 +53,18 @@ def report_page(result: Row, rows: Sequence[Row], histograms: dict[str, Array], 
         "no privacy" if privacy["guarantee"] == "none" else f"epsilon {epsilon}" if privacy["releases"] else "nothing released"
     )
     title = f"{result['algo']}: {cost}"
-    cards = [_card("What was guaranteed", f"<p>{escape(guarantee_in_words(result))}</p>{_comparison(result['metrics'])}")]
-    judged = [row for row in rows if "mse" in row]
+    notes = "".join(f"<p>{escape(note)}</p>" for note in result.get("notes", []))
+    words = f"<p>{escape(guarantee_in_words(result))}</p>{notes}"
+    cards = [_card("What was guaranteed", words + _comparison(result["metrics"]))]
+    judged = [row for row in rows if any(name in row for name in ERRORS)]
     if judged:
         cards.append(_error_card(judged, result["metrics"]))
     if rows and math.isfinite(rows[-1]["epsilon"]):
         cards.append(_budget_card(rows, privacy["target_epsilon"]))
-    if histograms and result["algo"] != "standalone":
-        cards.append(_benefit_card(histograms, result["metrics"]))
+    if scale is not None and result["algo"] != "standalone":
+        cards.append(_benefit_card(histograms, scale, result["metrics"]))
     if rows:
-        cards.append(_details("Every step", _table(rows, result["rounds"])))
+        cards.append(_details("Every step", _table(rows, rows[-1]["task"], result["rounds"])))
     cards.append(_details("Configuration", f"<pre>{escape(config)}</pre>"))
     footer = ", ".join(f"{name} {value}" for name, value in result["versions"].items())
     where = f"{result['n_users']:,} users on {result['n_nodes']} node(s), {result['runtime']}, seed {result['seed']}"
@@ -87,14 +89,17 @@ def _details(title: str, body: str) -> str:
 def _figures(result: Row, epsilon: str) -> str:
     metrics, spent = result["metrics"], result["time"]
     figures = []
-    if "mse" in metrics:
-        figures.append(("error of the personal models", f"{metrics['mse']:.3g}", "population MSE, mean over users"))
-    if "mse" in metrics and result["algo"] != "standalone":
-        gain = metrics["mse_standalone"] / metrics["mse"]
+    error = error_of(metrics) if metrics else ""
+    if error:
+        whose = "error of the matrix" if error == "frobenius" else "error of the personal models"
+        figures.append((whose, f"{metrics[error]:.3g}", ERRORS[error]))
+    if f"{error}_standalone" in metrics and result["algo"] != "standalone":
+        alone = metrics[f"{error}_standalone"]
+        gain = alone / max(metrics[error], 1e-300)
         words = f"{gain:,.3g}x lower" if gain < 10 else f"{gain:,.0f}x lower"
         if gain < 1:
             words = f"{1 / gain:,.3g}x higher"
-        figures.append(("against each user alone", words, f"alone: {metrics['mse_standalone']:.3g}"))
+        figures.append(("against each user alone", words, f"alone: {alone:.3g}"))
     figures.append(("privacy spent", f"ε {epsilon}", f"δ {result['privacy']['delta']:g}, {result['privacy']['neighbouring']}"))
     if "user_rounds_per_s" in spent:
         speed = f"{spent['user_rounds_per_s'] / 1e6:.2f} M"
@@ -106,20 +111,24 @@ def _figures(result: Row, epsilon: str) -> str:
 
 
 def _comparison(metrics: Row) -> str:
-    rows = "".join(
-        f'<tr><td>{escape(METRICS[key])}</td><td class="n">{metrics[key]:.4g}</td></tr>' for key in METRICS if key in metrics
-    )
-    head = "<thead><tr><th>population MSE (simulation, not private)</th><th></th></tr></thead>"
-    return f'<div class="scroll wrap"><table>{head}<tbody>{rows}</tbody></table></div>' if rows else ""
+    if not metrics:
+        return ""
+    figures = comparison(metrics) + [(words, metrics[key]) for key, words in FIGURES.items() if key in metrics]
+    rows = "".join(f'<tr><td>{escape(words)}</td><td class="n">{value:.4g}</td></tr>' for words, value in figures)
+    head = f"<thead><tr><th>{ERRORS[error_of(metrics)]} (simulation, not private)</th><th></th></tr></thead>"
+    return f'<div class="scroll wrap"><table>{head}<tbody>{rows}</tbody></table></div>'
 
 
 def _error_card(rows: Sequence[Row], metrics: Row) -> str:
-    series = [Series("this run, on fresh users", [row["mse"] for row in rows], [row["step"] for row in rows], "c1")]
-    if metrics:
-        series.append(Series("each user alone", [metrics["mse_standalone"]], colour="c2"))
-        series.append(Series("oracle", [metrics["mse_oracle"]], colour="c3"))
-    note = '<p class="soft">Fresh users never take part, so looking at their error costs no privacy.</p>'
-    return _card("Error after every step", line_chart(series, "step", "population MSE", log_y=True) + note)
+    error = next(name for name in ERRORS if name in rows[0])
+    personal = error != "frobenius"
+    name = "this run, on fresh users" if personal else "this run"
+    series = [Series(name, [row[error] for row in rows], [row["step"] for row in rows], "c1")]
+    for end, words, colour in (("standalone", "each user alone", "c2"), ("oracle", "oracle", "c3")):
+        if f"{error}_{end}" in metrics:
+            series.append(Series(words, [metrics[f"{error}_{end}"]], colour=colour))
+    note = '<p class="soft">Fresh users never take part, so looking at their error costs no privacy.</p>' if personal else ""
+    return _card("Error after every step", line_chart(series, "step", ERRORS[error], log_y=error != "risk") + note)
 
 
 def _budget_card(rows: Sequence[Row], target: float) -> str:
@@ -131,31 +140,28 @@ def _budget_card(rows: Sequence[Row], target: float) -> str:
     return _card("Budget after every step", line_chart(series, "step", "epsilon") + note)
 
 
-def _benefit_card(histograms: dict[str, Array], metrics: Row) -> str:
+def _benefit_card(histograms: dict[str, Array], scale: Scale, metrics: Row) -> str:
     series = [
         Series("own head, shared representation", list(histograms["own"]), colour="c1"),
         Series("alone", list(histograms["alone"]), colour="c2"),
     ]
-    chart = histogram_chart(list(ERROR_BINS), series, "excess error of a user", "users")
-    better = "lower" if metrics["mse"] < metrics["mse_standalone"] else "not lower"
+    label = "excess error of a user" if scale.log else "error of a user"
+    chart = histogram_chart(list(scale.edges), series, label, "users", scale.log)
+    own, alone = metrics[error_of(metrics)], metrics[f"{error_of(metrics)}_standalone"]
     note = (
-        f'<p class="soft">Mean error {better} than alone: {metrics["mse"]:.3g} against {metrics["mse_standalone"]:.3g}. '
+        f'<p class="soft">Mean error {"lower" if own < alone else "not lower"} than alone: {own:.3g} against {alone:.3g}. '
         "Not private: shown because this is a simulation.</p>"
     )
     return _card("What a head gains over learning alone", chart + note)
 
 
-def _table(rows: Sequence[Row], rounds: int) -> str:
-    columns = {
-        "clip": "clip norm",
-        "noise_std": "noise std",
-        "epsilon": "epsilon spent",
-        "mse": "error",
-        "dist": "distance",
-    }
+def _table(rows: Sequence[Row], task: str, rounds: int) -> str:
+    names = {"clip": "clip norm", "noise_std": "noise std", "epsilon": "epsilon spent"}
+    names |= {name: "error" for name in ERRORS} | {"dist": "distance"}
+    columns = {key: name for key, name in names.items() if any(key in row for row in rows)}
     head = "".join(f'<th class="n">{name}</th>' for name in columns.values())
     body = "".join(
-        f"<tr><td>{escape(name_step(row, rounds))}</td>"
+        f"<tr><td>{escape(name_step(row, task, rounds))}</td>"
         + "".join(f'<td class="n">{f"{row[key]:.4g}" if key in row else ""}</td>' for key in columns)
         + "</tr>"
         for row in rows

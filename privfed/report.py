@@ -19,7 +19,7 @@ from privfed.page import report_page
 from privfed.privacy.ledger import plain
 
 COLUMNS = (
-    "step", "task", "round", "clip", "noise_std", "epsilon", "mse", "dist", "missing_users", "seconds",
+    "step", "task", "round", "clip", "noise_std", "epsilon", "mse", "risk", "frobenius", "dist", "missing_users", "seconds",
 )  # fmt: skip
 
 
@@ -59,14 +59,15 @@ def write_run(folder: Path, cfg: DictConfig, outcome: Outcome) -> None:
     """Everything else, result.json last: where it exists, the run is complete."""
     result = finite(outcome.result)
     table = io.StringIO()
-    writer = csv.DictWriter(table, COLUMNS, extrasaction="ignore", lineterminator="\n")
+    columns = [name for name in COLUMNS if not outcome.rows or any(name in row for row in outcome.rows)]
+    writer = csv.DictWriter(table, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(outcome.rows)
     write_atomically(folder / "rounds.csv", table.getvalue().encode())
     model = io.BytesIO()
     np.savez(model, **outcome.model)  # type: ignore[arg-type]
     write_atomically(folder / "model.npz", model.getvalue())
-    page = report_page(result, outcome.rows, outcome.histograms, OmegaConf.to_yaml(cfg))
+    page = report_page(result, outcome.rows, outcome.histograms, outcome.scale, OmegaConf.to_yaml(cfg))
     write_atomically(folder / "report.html", page.encode())
     write_atomically(folder / "result.json", (json.dumps(result, indent=2, allow_nan=False) + "\n").encode())
 
@@ -77,4 +78,4 @@ def finite(value: Any, path: str = "result") -> Any:
         return {key: finite(inner, f"{path}.{key}") for key, inner in value.items()}
     if isinstance(value, float) and not math.isfinite(value) and "epsilon" not in path:
         raise PrivfedError(f"{path} is {value}: the run did not produce a finite number")
-    return plain(value)
+    return [finite(inner, path) for inner in value] if isinstance(value, list) else plain(value)

@@ -11,8 +11,9 @@ Row = dict[str, Any]
 def describe_step(row: Row, short: bool = False) -> str:
     """One step in words: epsilon spent and error on fresh users, who are public; short enough for a terminal's line."""
     parts = [f"epsilon spent {row['epsilon']:.4f}" if math.isfinite(row["epsilon"]) else "no privacy"]
-    if "mse" in row:
-        parts.append(f"error {row['mse']:.3e}")
+    error = next((key for key in ERRORS if key in row), None)
+    if error is not None:
+        parts.append(f"error {row[error]:.3e}")
     if "dist" in row and not short:
         parts.append(f"distance {row['dist']:.2e}")
     if row["missing_users"]:
@@ -20,11 +21,13 @@ def describe_step(row: Row, short: bool = False) -> str:
     return "  ".join(parts)
 
 
-def name_step(row: Row, rounds: int) -> str:
+def name_step(row: Row, task: str, rounds: int) -> str:
     """`round 3/25`, or the name of a preparing step."""
-    if row["round"]:
+    if row["round"] and row["task"] == task:
         return f"round {row['round']}/{rounds}"
-    return str(row["task"]) if "clip" in row else f"{row['task']} clip"
+    if not row["round"]:
+        return f"{row['task']} clip"
+    return str(row["task"]) if row["round"] == 1 else f"{row['task']} {row['round']}"
 
 
 def guarantee_in_words(result: Row) -> str:
@@ -38,13 +41,16 @@ def guarantee_in_words(result: Row) -> str:
     change = {
         "replace-one": "replacing one user's whole data set by any other",
         "add-remove": "adding or removing one user with all its data, the number of users being public",
+        "weak": "replacing the targets of one user by any others, its features being public",
     }[privacy["neighbouring"]]
     condition = "" if privacy["guarantee"] == "worst-case" else f" This holds {privacy['guarantee']}."
+    releases = "1 release" if privacy["releases"] == 1 else f"{privacy['releases']} releases, the initialiser included"
+    whatever = ", whatever the data" if privacy["guarantee"] == "worst-case" else ""
     words = (
-        f"Everything published ({privacy['releases']} releases, the initialiser included) is together "
-        f"({epsilon:.4g}, {delta:g})-differentially private for each of the {users} users, whatever the data: "
+        f"Everything published ({releases}) is together "
+        f"({epsilon:.4g}, {delta:g})-differentially private for each of the {users} users{whatever}: "
         f"{change} ({privacy['neighbouring']}) changes the probability of any outcome by at most a factor "
-        f"e^{epsilon:.4g} = {math.exp(min(epsilon, 700)):.4g}, up to a probability of {delta:g}. "
+        f"e^{epsilon:.4g} = {math.exp(min(epsilon, 700)):.4g}{f', up to a probability of {delta:g}' if delta else ''}. "
         f"Heads stay with their users and are not published.{condition}"
     )
     if privacy["noise"] == "seeded":
@@ -55,8 +61,36 @@ def guarantee_in_words(result: Row) -> str:
     return words
 
 
-METRICS = {
-    "mse": "personal models (this run)",
-    "mse_standalone": "each user alone",
-    "mse_oracle": "oracle that knows the true representation",
+ERRORS = {
+    "mse": "population mean squared error",
+    "risk": "0-1 risk on fresh examples",
+    "frobenius": "Frobenius error of the matrix",
 }
+"""What the error of a simulation is, by its name in the result."""
+
+RIVALS = {
+    "": "personal models (this run)",
+    "_standalone": "each user alone",
+    "_random": "own heads on an uninformed random representation",
+    "_oracle": "oracle that knows the true representation",
+}
+
+FIGURES = {
+    "dist": "distance of the learnt from the true representation",
+    "distortion": "distortion of the sketch (root mean square error of inner products of unit vectors)",
+    "relative": "Frobenius error relative to the true matrix",
+}
+"""Further figures of a simulation."""
+
+
+def error_of(metrics: Row) -> str:
+    """The name of the error that a simulation's metrics report."""
+    return next(key for key in ERRORS if key in metrics)
+
+
+def comparison(metrics: Row) -> list[tuple[str, float]]:
+    """Predictors that were judged, with their errors."""
+    error = error_of(metrics)
+    if error == "frobenius":
+        return [("this run", metrics[error])]
+    return [(words, metrics[error + end]) for end, words in RIVALS.items() if error + end in metrics]

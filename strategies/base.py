@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -30,25 +29,14 @@ from flwr.server.strategy import Strategy
 from privfed.errors import ConfigError, PrivfedError, check_whole
 from privfed.federation import Federation, check_clip
 from privfed.linalg import Array
-from privfed.privacy import quantile
+from privfed.privacy.accounting import GaussianRelease
+from privfed.privacy.ledger import ADD_REMOVE, REPLACE_ONE
 from privfed.privacy.mechanisms import clip
+from privfed.privacy.quantile import AUTO, MEASURES
+from strategies.plan import Stage, Step, gaussian_plan
 
 Reply = TypeVar("Reply", FitRes, EvaluateRes)
-
-
-@dataclass(frozen=True)
-class Step:
-    """One Flower round. mu: cost of releasing the sum (0: not released); measure: cost of the next clip norm (0: kept)."""
-
-    task: str
-    round: int
-    mu: float
-    measure: float = 0.0
-
-    @property
-    def question(self) -> str:
-        """How the clip norm is measured: from nothing before a task starts, from the last one while rounds go on."""
-        return "" if not self.measure else "below" if self.mu else "histogram"
+Clip = float | str
 
 
 class PrivateStrategy(Strategy):
@@ -57,23 +45,32 @@ class PrivateStrategy(Strategy):
     task = "gradient"
 
     names: tuple[str, ...] = ("U",)
-    """Names of the shared arrays in the published model."""
+    """Names of the shared arrays in the published model; an initialiser must give the same."""
     uses_init = True
     """Whether the configured initialiser comes before the first round."""
+    groups = 0
+    """Disjoint groups of users, one a round, that a round asks; 0: every round asks everybody."""
+    neighbourings: tuple[str, ...] = (REPLACE_ONE, ADD_REMOVE)
+    """Neighbouring relations the algorithm's sensitivities are known for."""
+    guarantee: str | None = None
+    """What the guarantee rests on, where that depends on settings; None: what the algorithm's config says."""
+    bounded = staticmethod(clip)
+    """How a node's sum is made to be one that its registered users, each within the bound, could have sent."""
 
-    def __init__(self, federation: Federation, rounds: int, clip: float | str) -> None:
+    def __init__(self, federation: Federation, rounds: int, clip: Clip | Mapping[str, Clip]) -> None:
         self.federation, self.rounds = federation, check_whole("rounds", rounds)
+        relation = federation.gate.ledger.budget.neighbouring
+        if relation not in self.neighbourings:
+            raise ConfigError.of("neighbouring", relation, f"this algorithm knows {', '.join(self.neighbourings)}")
         self.init: Any = federation.init if self.uses_init else None
-        init = self.init
-        asked = federation.privacy.clip
-        self.clips: dict[str, float | str] = {self.task: check_clip("algo.clip", clip if asked is None else asked)}
-        if init is not None and init.task is not None:
-            self.clips[init.task] = quantile.AUTO if asked == quantile.AUTO else check_clip("init.clip", init.clip)
+        self.clips = self._clips(clip)
         self.shared = self.initial()
+        self.started = self.init is None or self.init.task is None
+        """Whether `shared` holds a model already, not something the initialiser is still working on."""
         self.plan = self.steps()
         self.sums: dict[str, Any] = {}
-        self._started = 0.0
-        costs = [mu for step in self.plan for mu in (step.mu, step.measure) if mu]
+        self._clock = 0.0
+        costs = [cost for step in self.plan for _, cost in step.costs()]
         federation.gate.ledger.check(costs, f"the {len(costs)} planned releases")
 
     # What an algorithm writes.
@@ -86,42 +83,67 @@ class PrivateStrategy(Strategy):
         """Shape of a round's sum; anything else that arrives is dropped."""
         return self.shared[0].shape
 
-    def step(self, t: int, mean: Array) -> None:
-        """The server's update in round t = 1..T, from the released mean: sets `self.shared`."""
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The sums of a round by name, where there are several, in the order in which clients send them."""
+        return {self.task: self.shape()}
+
+    def announced(self, step: Step) -> list[Array]:
+        """What users need to know to answer: the shared parameters."""
+        return self.shared
+
+    def step(self, t: int, *means: Any, **_: Any) -> None:
+        """The server's update in round t = 1..T, from the released mean (or means): sets `self.shared`."""
         raise TypeError(f"{type(self).__name__} does not say what a round does")
+
+    def steps(self) -> list[Step]:
+        """The plan: initialiser, then T rounds, with the budget split between them."""
+        first = None if self.init is None else self.init.task
+        auto = any(bound == AUTO for name, bound in self.clips.items() if name != first)
+        stages = [Stage(self.task, self.rounds, auto, self.groups > 0)]
+        if first is not None:
+            stages.insert(0, Stage(first, self.init.rounds, self.clips[first] == AUTO))
+        return gaussian_plan(stages, self.federation.privacy, self.federation.gate.ledger.budget.mu)
+
+    def release(self, step: Step, sums: dict[str, Array], users: int) -> list[Array]:
+        """The means over the users who were asked, through the gate; several sums share the step's cost equally."""
+        gate, mu = self.federation.gate, step.mu / math.sqrt(len(sums))
+        return [
+            gate.release(name, total, bound=float(self.clips[name]), mu=mu, round=step.round, group=step.group) / users
+            for name, total in sums.items()
+        ]
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader of the result should know beside the numbers."""
+        return [] if self.init is None else list(self.init.notes)
+
+    def diagnostics(self, data: Any) -> dict[str, float]:
+        """More figures for the result of a simulation, from what is published and from fresh public users."""
+        return {}
 
     # What all share.
 
-    def steps(self) -> list[Step]:
-        """Initialiser, then T rounds; before a task whose clip norm is `auto`, a step that only measures it."""
-        settings, total = self.federation.privacy, self.federation.gate.ledger.budget.mu
-        if settings.noise_multiplier is not None and math.isinf(total):
-            raise ConfigError.of(
-                "privacy.noise_multiplier", settings.noise_multiplier, "eps=inf asks for no noise; give one of them"
-            )
-        tasks = ([self.init.task] if self.init is not None and self.init.task else []) + [self.task]
-        auto = [task for task in tasks if self.clips[task] == quantile.AUTO]
-        # Every auto task is measured before it starts; rounds measure again while they run, but for the last. The first
-        # measurements share one half of the clip norms' budget, the others the other half.
-        again = self.rounds - 1 if self.task in auto else 0
-        clip_share = settings.clip_share if auto else 0.0
-        first_share = clip_share / 2 if again else clip_share
-        init_share = (1 - clip_share) * settings.init_share if len(tasks) > 1 else 0.0
-
-        def mu(share: float, releases: int) -> float:
-            if settings.noise_multiplier is not None:
-                return 1.0 / settings.noise_multiplier
-            return total * math.sqrt(share / releases)
-
-        steps = []
-        for task in tasks:
-            times, share = (self.rounds, 1 - clip_share - init_share) if task == self.task else (1, init_share)
-            if task in auto:
-                steps.append(Step(task, 0, 0.0, mu(first_share, len(auto))))
-            for t in range(1, times + 1):
-                measure = mu(clip_share - first_share, again) if task in auto and t < times else 0.0
-                steps.append(Step(task, t if task == self.task else 0, mu(share, times), measure))
-        return steps
+    def _clips(self, clip: Clip | Mapping[str, Clip]) -> dict[str, Clip]:
+        """The clip norm of every sum: what is configured, unless `privacy.clip` says otherwise."""
+        asked, init = self.federation.privacy.clip, self.init
+        own = {f"algo.clip.{name}": bound for name, bound in clip.items()} if isinstance(clip, Mapping) else {"algo.clip": clip}
+        if asked not in (None, AUTO) and len(own) > 1:
+            raise ConfigError.of("privacy.clip", asked, f"there are several clip norms; set {', '.join(own)}")
+        names = list(clip) if isinstance(clip, Mapping) else [self.task]
+        clips = {
+            name: check_clip(key, bound if asked is None else asked)
+            for name, (key, bound) in zip(names, own.items(), strict=True)
+        }
+        if len({bound == AUTO for bound in clips.values()}) > 1:
+            raise ConfigError.of(next(iter(own)), AUTO, f"set all of {', '.join(own)} to auto, or none")
+        if init is None:
+            return clips
+        if set(init.gives) != set(self.names):
+            needs = f"it gives {', '.join(init.gives)}, the algorithm starts from {', '.join(self.names)}"
+            raise ConfigError.of("init", type(init).__name__, needs)
+        if init.task is not None:
+            clips[init.task] = AUTO if asked == AUTO else check_clip("init.clip", init.clip)
+        return clips
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
         """Wait for the whole registered population, then start from public parameters."""
@@ -136,21 +158,29 @@ class PrivateStrategy(Strategy):
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
-        """Announce the step to every registered node: shared parameters, task, clip norm, seed."""
+        """Announce the step to every registered node that has users to ask: parameters, task, clip norms, seed."""
         if not self.plan:
             return []
-        self._started = time.perf_counter()
+        self._clock = time.perf_counter()
         step = self.plan[server_round - 1]
-        bound = self.clips[step.task]
+        asked = self.federation.asked(self.groups, step.group)
+        ins = FitIns(ndarrays_to_parameters(self.announced(step)), self.announcement(step))
+        return [(node, ins) for node in self._registered(client_manager) if asked[node.cid]]
+
+    def announcement(self, step: Step) -> dict[str, Scalar]:
+        """The settings of a step, as users are told them."""
+        bounds = [self.clips[name] for name in self._shapes(step)]
         config: dict[str, Scalar] = {
             "task": step.task,
             "round": step.round,
             "seed": self.federation.seed,
-            "clip": 0.0 if isinstance(bound, str) else float(bound),
-            "release": step.mu > 0,
+            "clip": np.array([0.0 if isinstance(bound, str) else float(bound) for bound in bounds]).tobytes(),
+            "release": step.releases,
             "measure": step.question,
         }
-        return [(node, FitIns(parameters, config)) for node in self._registered(client_manager)]
+        if step.group is not None:
+            config |= {"users": self.federation.n, "groups": self.groups, "group": step.group}
+        return config
 
     def aggregate_fit(
         self,
@@ -158,36 +188,43 @@ class PrivateStrategy(Strategy):
         results: list[tuple[ClientProxy, FitRes]],
         failures: list[tuple[ClientProxy, FitRes] | BaseException],
     ) -> tuple[Parameters, dict[str, Scalar]]:
-        """Clip again, add up, release, divide by the public n, update."""
+        """Clip again, add up, release, divide by the public number of users, update."""
         self._stop_on(failures)
-        step, n, gate = self.plan[server_round - 1], self.federation.n, self.federation.gate
+        step, gate, ledger = self.plan[server_round - 1], self.federation.gate, self.federation.gate.ledger
         row: dict[str, Any] = {"step": server_round, "task": step.task, "round": step.round}
-        measure = quantile.MEASURES.get(step.question)
-        shapes, bounds = [], []
-        if step.mu:
-            shapes.append(self.init.shape(self.federation) if step.task != self.task else self.shape())
-            bounds.append(float(self.clips[step.task]))
+        asked = self.federation.asked(self.groups, step.group)
+        n = sum(asked.values())
+        parts = self._shapes(step)
+        measure = MEASURES.get(step.question)
+        wanted = [(shape, float(self.clips[name])) for name, shape in parts.items()] if step.releases else []
         if measure is not None:
-            shapes.append((measure.size,))
-            bounds.append(measure.bound)
-        totals, present = self._totals(results, shapes, bounds)
-        if step.mu:
-            row["clip"] = bounds[0]
-            mean = gate.release(step.task, totals[0], bound=bounds[0], mu=step.mu, round=step.round) / n
-            row["noise_std"] = gate.ledger.releases[-1].std / n
+            wanted += [((measure.size,), measure.bound)] * len(parts)
+        totals, present = self._totals(results, wanted, asked)
+        if step.releases:
+            made = len(ledger.releases)
+            sums = dict(zip(parts, totals, strict=False))
+            row["clip"] = wanted[0][1]
             if step.task == self.task:
-                self.step(step.round, mean)
+                self.step(step.round, *self.release(step, sums, n))
             else:
-                self.shared = self.init.start(self.federation, mean)
+                mean = self.init.release(self.federation, step, sums[step.task], wanted[0][1], n)
+                self.shared = self.init.step(self.federation, step.round, self.shared, mean)
+                self.started = step.round == self.init.rounds
+            first = ledger.releases[made]
+            row |= {"noise_std": first.std / n} if isinstance(first, GaussianRelease) else {}
         if measure is not None:
-            counts = gate.release(f"{step.task} clip norm", totals[-1], bound=bounds[-1], mu=step.measure, round=step.round)
-            last = bounds[0] if step.mu else 0.0
-            self.clips[step.task] = measure.clip(counts, n, self.federation.privacy.quantile, last)
+            for name, counts in zip(parts, totals[-len(parts) :], strict=True):
+                answer = gate.release(
+                    f"{name} clip norm", counts, bound=measure.bound, mu=step.measure / math.sqrt(len(parts)),
+                    round=step.round, group=step.group,
+                )  # fmt: skip
+                last = float(self.clips[name]) if step.releases else 0.0
+                self.clips[name] = measure.clip(answer, n, self.federation.privacy.quantile, last)
         if not all(np.isfinite(x).all() for x in self.shared):
             raise PrivfedError(f"the shared parameters stopped being finite in step {server_round} ({step.task})")
-        row |= {"epsilon": gate.ledger.epsilon, "missing_users": n - present}
-        row["seconds"] = time.perf_counter() - self._started
-        if self.federation.validate is not None:
+        row |= {"epsilon": ledger.epsilon, "missing_users": n - present}
+        row["seconds"] = time.perf_counter() - self._clock
+        if self.federation.validate is not None and self.started:
             row |= self.federation.validate(self.shared)
         self.federation.on_step(row)
         return ndarrays_to_parameters(self.shared), {}
@@ -196,10 +233,9 @@ class PrivateStrategy(Strategy):
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
         """After the last step of a simulation, ask every node for its users' summed errors (not private)."""
-        if server_round < len(self.plan) or self.federation.U_star is None:
+        if server_round < len(self.plan) or not self.federation.personal:
             return []
-        config: dict[str, Scalar] = {"U_star": self.federation.U_star.tobytes()}
-        return [(node, EvaluateIns(parameters, config)) for node in self._registered(client_manager)]
+        return [(node, EvaluateIns(parameters, {})) for node in self._registered(client_manager)]
 
     def aggregate_evaluate(
         self,
@@ -222,30 +258,39 @@ class PrivateStrategy(Strategy):
         nodes = client_manager.all()
         return [nodes[cid] for cid in self.federation.nodes if cid in nodes]
 
-    def _in_order(self, results: Sequence[tuple[ClientProxy, Reply]]) -> Iterator[tuple[int, Reply]]:
-        """Registered users and first answer of every registered node, in a fixed order: arrival changes no last digit."""
+    def _shapes(self, step: Step) -> dict[str, tuple[int, ...]]:
+        """The sums of a step by name."""
+        return self.shapes() if step.task == self.task else {step.task: self.init.shape(self.federation)}
+
+    def _in_order(self, results: Sequence[tuple[ClientProxy, Reply]]) -> Iterator[tuple[str, Reply]]:
+        """First answer of every registered node, in a fixed order: arrival changes no last digit."""
         answers = {node.cid: result for node, result in reversed(results)}
-        return ((users, answers[cid]) for cid, users in self.federation.nodes.items() if cid in answers)
+        return ((cid, answers[cid]) for cid in self.federation.nodes if cid in answers)
 
     def _stop_on(self, failures: list[Any]) -> None:
         if failures and self.federation.strict:
             raise failures[0] if isinstance(failures[0], BaseException) else PrivfedError(str(failures[0]))
 
     def _totals(
-        self, results: list[tuple[ClientProxy, FitRes]], shapes: list[tuple[int, ...]], bounds: list[float]
+        self,
+        results: list[tuple[ClientProxy, FitRes]],
+        wanted: Sequence[tuple[tuple[int, ...], float]],
+        asked: Mapping[str, int],
     ) -> tuple[list[Array], int]:
-        """Sums over nodes, each clipped at (registered users) x (clip norm), and the number of users behind them.
+        """Sums over nodes, each bounded by what its users who were asked can send, and the number of users behind them.
 
-        What has the wrong shape or is not finite is dropped: its users contribute zero.
+        wanted: shape of each sum and bound of one user's part. What has the wrong shape or is not finite is dropped: its users
+        contribute zero.
         """
-        totals = [np.zeros(shape) for shape in shapes]
+        totals = [np.zeros(shape) for shape, _ in wanted]
         present = 0
-        for users, result in self._in_order(results):
+        for cid, result in self._in_order(results):
             arrays = parameters_to_ndarrays(result.parameters)
+            shapes = [shape for shape, _ in wanted]
             fits = [a.shape for a in arrays] == shapes and all(a.dtype == np.float64 and np.isfinite(a).all() for a in arrays)
             if not fits:
                 continue
-            present += users
-            for total, array, bound in zip(totals, arrays, bounds, strict=True):
-                total += clip(array, users * bound)
+            present += asked[cid]
+            for total, array, (_, bound) in zip(totals, arrays, wanted, strict=True):
+                total += self.bounded(array, asked[cid] * bound)
         return totals, present

@@ -5,12 +5,11 @@ from __future__ import annotations
 from privfed.federation import Federation
 from privfed.keyed import generator
 from privfed.linalg import Array, retraction
+from strategies.initialiser import Initialiser
 
 
-class RandomStart:
+class RandomStart(Initialiser):
     """U_0 = Q factor of a Gaussian matrix drawn from the run's seed; nothing is released."""
-
-    task = None
 
     def before(self, federation: Federation) -> list[Array]:
         """U_0, known before any user is asked."""

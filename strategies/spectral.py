@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from privfed.federation import Federation
 from privfed.linalg import Array, top_eigenvectors, unsvec
+from strategies.initialiser import Initialiser
 
 
-class Spectral:
+class Spectral(Initialiser):
     """One release of d (d + 1) / 2 numbers."""
 
     task = "spectral"
@@ -21,10 +22,6 @@ class Spectral:
         """The half-vectorised sum: isometric, so it has the same sensitivity and half the noise power off the diagonal."""
         return (federation.d * (federation.d + 1) // 2,)
 
-    def before(self, federation: Federation) -> list[Array]:
-        """Nothing is shared yet."""
-        return []
-
-    def start(self, federation: Federation, mean: Array) -> list[Array]:
+    def step(self, federation: Federation, t: int, shared: list[Array], mean: Array) -> list[Array]:
         """U_0 from the released mean."""
         return [top_eigenvectors(unsvec(mean, federation.d), federation.k)]

@@ -3,57 +3,103 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import ClassVar, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
+from privfed.keyed import generator
 from privfed.linalg import Array
+from privfed.models.errors import Scale
 
 BLOCK = 1024
 """Users are numbered in public blocks of this size; randomness that concerns users is keyed by block."""
 
+Ids = NDArray[np.int64]
+
+
+class Truth(Protocol):
+    """What a simulation knows about a cohort's users, and real data never tell."""
+
+    scale: ClassVar[Scale]
+    """How errors are counted for the picture of who gains what."""
+
+    @property
+    def U_star(self) -> Array:
+        """The representation (d, k) that all true predictors share."""
+        ...
+
+    def errors(self, W: Array) -> Array:
+        """The error of each user's predictor: W (B, d) -> (B,)."""
+        ...
+
+    def __getitem__(self, users: slice | Ids) -> Truth:
+        """The same for some of the users."""
+        ...
+
 
 @dataclass(frozen=True)
 class Cohort:
-    """Users first, first + 1, ... with m examples each: X (n, m, d), y (n, m).
+    """Users with public numbers ids (n,) and m examples each: X (n, m, d), y (n, m).
 
-    W_star (n, d) holds the true predictors where data are simulated, and is None otherwise: no error can then be told
-    without spending privacy.
+    truth is known where data are simulated, and None otherwise: no error can then be told without spending privacy.
     """
 
-    first: int
+    ids: Ids
     X: Array
     y: Array
-    W_star: Array | None = None
+    truth: Truth | None = None
 
     @classmethod
     def empty(cls, m: int, d: int) -> Cohort:
         """Nobody, with m examples of d features each."""
-        return cls(0, np.empty((0, m, d)), np.empty((0, m)))
+        return cls(np.arange(0), np.empty((0, m, d)), np.empty((0, m)))
 
     def __len__(self) -> int:
         return len(self.X)
 
     def without_broken_users(self) -> Cohort:
         """The same with zeros for users who have a number that is not finite: they keep their place and contribute nothing."""
-        broken = ~(np.isfinite(self.X).all(axis=(1, 2)) & np.isfinite(self.y).all(axis=1))
+        with np.errstate(invalid="ignore", over="ignore"):
+            # A sum of finite numbers may overflow, so only the users whose sum is suspicious are looked at closely.
+            broken = ~np.isfinite(np.sum(self.X, axis=(1, 2)) + np.sum(self.y, axis=1))
+        broken[broken] = ~(np.isfinite(self.X[broken]).all(axis=(1, 2)) & np.isfinite(self.y[broken]).all(axis=1))
         if not broken.any():
             return self
-        whole = (~broken).astype(float)
-        X, y = (np.nan_to_num(array, posinf=0.0, neginf=0.0) for array in (self.X, self.y))
-        return Cohort(self.first, X * whole[:, None, None], y * whole[:, None], self.W_star)
+        X, y = self.X.copy(), self.y.copy()
+        X[broken], y[broken] = 0.0, 0.0
+        return replace(self, X=X, y=y)
 
-    def blocks(self, examples: slice = slice(None), bytes_each: int = 1 << 21) -> Iterator[Cohort]:
-        """Consecutive users, with some of their examples, whose features fit a processor's cache together."""
+    def blocks(
+        self, examples: slice = slice(None), users: Ids | None = None, bytes_each: int = 1 << 21
+    ) -> Iterator[Cohort]:
+        """Users (all, or those at the given places) with some of their examples, so many that they fit a processor's cache."""
         size = int(np.clip(bytes_each // max(1, self.X[0].nbytes), 64, 4096)) if len(self) else 1
-        for start in range(0, len(self), size):
-            part = slice(start, start + size)
-            W = None if self.W_star is None else self.W_star[part]
-            yield Cohort(self.first + start, np.ascontiguousarray(self.X[part, examples]), self.y[part, examples], W)
+        for start in range(0, len(self) if users is None else len(users), size):
+            part = slice(start, start + size) if users is None else users[start : start + size]
+            truth = None if self.truth is None else self.truth[part]
+            X = np.ascontiguousarray(self.X[part][:, examples], dtype=np.float64)
+            yield Cohort(self.ids[part], X, self.y[part][:, examples], truth)
 
 
-def spread(n: int, nodes: int) -> list[tuple[int, int]]:
-    """n users on nodes as evenly as possible: [first, last) a node."""
+def spread(n: int, nodes: int) -> list[range]:
+    """The numbers of n users on nodes as evenly as possible."""
     edges = [n * i // nodes for i in range(nodes + 1)]
-    return list(pairwise(edges))
+    return [range(first, last) for first, last in pairwise(edges)]
+
+
+def groups_of(ids: Ids, n: int, groups: int, seed: int) -> NDArray[np.int64]:
+    """The group 0..groups-1 of each user: a random split of n users into disjoint groups whose sizes differ by at most one.
+
+    Users are shuffled within their public blocks and dealt out in turn, so a node finds its users' groups by itself.
+    """
+    place = np.empty(len(ids), dtype=np.int64)
+    blocks = ids // BLOCK
+    for block in np.unique(blocks):
+        mine = blocks == block
+        start = int(block) * BLOCK
+        order = generator(seed, "groups", int(block)).permutation(min(BLOCK, n - start))
+        place[mine] = start + order[ids[mine] - start]
+    return place % groups

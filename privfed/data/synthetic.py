@@ -7,16 +7,37 @@ data whatever n is, however users are spread over nodes, and a node makes only t
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
 
-from privfed.data.cohort import BLOCK, Cohort
+from privfed.data.cohort import BLOCK, Cohort, Ids
 from privfed.errors import ConfigError, check_number, check_whole, nearest
 from privfed.keyed import generator
-from privfed.linalg import Array, retraction
+from privfed.linalg import Array, dist, retraction
+from privfed.models.errors import LOGARITHMIC, Scale
 
 FEATURES = ("gaussian", "rademacher", "uniform", "mixed")
+
+
+@dataclass(frozen=True)
+class LinearTruth:
+    """The true predictors W_star (B, d), which lie in the column space of U_star (d, k)."""
+
+    scale: ClassVar[Scale] = LOGARITHMIC
+
+    W_star: Array
+    U_star: Array
+
+    def errors(self, W: Array) -> Array:
+        """|w_i - w_i*|^2: the excess population MSE in closed form, as features have identity covariance."""
+        return np.sum((W - self.W_star) ** 2, axis=1)
+
+    def __getitem__(self, users: slice | Ids) -> LinearTruth:
+        """Some of the users."""
+        return LinearTruth(self.W_star[users], self.U_star)
 
 
 class Synthetic:
@@ -28,6 +49,10 @@ class Synthetic:
     """
 
     simulated = True
+    personal = True
+    """Every user has a predictor of its own, which can be judged."""
+    error, scale = "mse", LinearTruth.scale
+    """Population MSE: a user's error is its excess over the noise that no predictor can explain."""
 
     def __init__(self, n: int, m: int, d: int, k: int, R: float, features: str, condition: float, seed: int) -> None:
         for key, value in (("data.n", n), ("data.m", m), ("data.d", d), ("data.k", k)):
@@ -40,6 +65,7 @@ class Synthetic:
             raise ConfigError.of("data.features", features, nearest(str(features), FEATURES))
         self.n, self.m, self.d, self.k, self.R = n, m, d, k, float(R)
         self.features, self.seed = features, seed
+        self.floor = self.R**2
         self.scales = condition ** -np.linspace(0.0, 1.0, k) if k > 1 else np.ones(1)
         self.U_star = retraction(generator(seed, "representation").standard_normal((d, k)))
         self._block = lru_cache(maxsize=4)(self._make_block)
@@ -52,6 +78,10 @@ class Synthetic:
         """Fresh users of the same population who never take part: judging a model on them costs no privacy."""
         return self._users("validation", 0, users)
 
+    def compare(self, model: dict[str, Array]) -> dict[str, float]:
+        """Principal-angle distance of a published representation to the true one."""
+        return {"dist": dist(model["U"], self.U_star)} if "U" in model else {}
+
     def _users(self, purpose: str, first: int, last: int) -> Cohort:
         X = np.empty((last - first, self.m, self.d))
         y, W = np.empty((last - first, self.m)), np.empty((last - first, self.d))
@@ -62,7 +92,7 @@ class Synthetic:
             made = self._block(purpose, block, rows)
             for mine, whole in zip((X, y, W), made, strict=True):
                 mine[a - first : b - first] = whole[a - start : b - start]
-        return Cohort(first, X, y, W)
+        return Cohort(np.arange(first, last), X, y, LinearTruth(W, self.U_star))
 
     def _make_block(self, purpose: str, block: int, rows: int) -> tuple[Array, Array, Array]:
         """X (rows, m, d), y (rows, m) and W* (rows, d) of one public block."""

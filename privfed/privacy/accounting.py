@@ -1,4 +1,4 @@
-"""What Gaussian releases cost, exactly.
+"""What releases cost, exactly.
 
 Gaussian releases of L2 sensitivity s with noise N(0, std^2) on the same users compose to one Gaussian release with
 mu^2 = sum (s / std)^2, and that one satisfies (eps, delta)-DP if and only if
@@ -6,20 +6,55 @@ mu^2 = sum (s / std)^2, and that one satisfies (eps, delta)-DP if and only if
     delta >= Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu).
 
 Nothing tighter exists. All searches below return the safe side: epsilon never too small, mu never too large.
+
+Selections by the exponential mechanism are purely epsilon-DP and add their epsilon. Releases that only the users of one of
+several disjoint groups took part in compose in parallel: a user pays for what everybody took part in and for its own group.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 from scipy.special import log_ndtr
 
 
+class Cost(Protocol):
+    """What a release costs those who took part: mu of Gaussian noise, or a pure epsilon. group: None means everybody."""
+
+    @property
+    def mu(self) -> float:
+        """Cost of Gaussian noise."""
+        ...
+
+    @property
+    def epsilon(self) -> float:
+        """Cost of a pure mechanism."""
+        ...
+
+    @property
+    def group(self) -> int | None:
+        """Which of several disjoint groups of users took part."""
+        ...
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The cost of a release that has not been made yet."""
+
+    mu: float = 0.0
+    epsilon: float = 0.0
+    group: int | None = None
+
+
 @dataclass(frozen=True)
 class GaussianRelease:
-    """One noised release: what happened, apart from what it costs in total."""
+    """A sum with Gaussian noise: what happened, apart from what it costs in total."""
+
+    mechanism: ClassVar[str] = "gaussian"
+    epsilon: ClassVar[float] = 0.0
 
     name: str
     round: int
@@ -27,11 +62,36 @@ class GaussianRelease:
     clip: float
     sensitivity: float
     std: float
+    group: int | None = None
 
     @property
     def mu(self) -> float:
         """Its cost alone: sensitivity / std, infinite without noise."""
         return self.sensitivity / self.std if self.std > 0 else math.inf
+
+
+@dataclass(frozen=True)
+class Selection:
+    """One of `size` candidates chosen with probability proportional to exp(rate * total score)."""
+
+    mechanism: ClassVar[str] = "exponential"
+    mu: ClassVar[float] = 0.0
+
+    name: str
+    round: int
+    size: int
+    clip: float
+    sensitivity: float
+    rate: float
+    group: int | None = None
+
+    @property
+    def epsilon(self) -> float:
+        """Its cost alone; infinite when the best candidate is simply taken."""
+        return self.rate * self.sensitivity
+
+
+Release = GaussianRelease | Selection
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
@@ -47,7 +107,7 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """The exact epsilon of a mu-Gaussian release at delta."""
-    if math.isinf(mu):
+    if math.isinf(mu) or (delta == 0 and mu > 0):
         return math.inf
     if gaussian_delta(0.0, mu) <= delta:
         return 0.0
@@ -61,15 +121,24 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     """The largest mu whose release is (epsilon, delta)-DP."""
     if math.isinf(epsilon):
         return math.inf
+    if delta == 0:
+        return 0.0
     high = 1.0
     while gaussian_delta(epsilon, high) <= delta:
         high *= 2
     return _bisect(lambda mu: gaussian_delta(epsilon, mu) <= delta, 0.0, high)[0]
 
 
-def compose(releases: Iterable[GaussianRelease]) -> float:
-    """The mu of all releases together."""
-    return math.sqrt(math.fsum(r.mu**2 for r in releases))
+def total_epsilon(costs: Iterable[Cost], delta: float) -> float:
+    """What everything together costs the user who pays most."""
+    costs = list(costs)
+    groups: list[int | None] = list({cost.group for cost in costs if cost.group is not None}) or [None]
+    return max(_epsilon([cost for cost in costs if cost.group is None or cost.group == group], delta) for group in groups)
+
+
+def _epsilon(costs: Sequence[Cost], delta: float) -> float:
+    """Sequential composition: the mus as the root of their squares' sum, pure epsilons as a sum on top."""
+    return math.fsum(cost.epsilon for cost in costs) + gaussian_epsilon(math.hypot(*(cost.mu for cost in costs)), delta)
 
 
 def _bisect(below: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:

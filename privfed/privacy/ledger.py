@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from privfed.errors import BudgetError, ConfigError, check_number
-from privfed.privacy.accounting import GaussianRelease, compose, gaussian_epsilon, gaussian_mu
+from privfed.errors import BudgetError, ConfigError, PrivfedError, check_number
+from privfed.privacy.accounting import Cost, Release, gaussian_mu, total_epsilon
 
-REPLACE_ONE, ADD_REMOVE = "replace-one", "add-remove"
+REPLACE_ONE, ADD_REMOVE, WEAK = "replace-one", "add-remove", "weak"
 EPSILONS = "must be a positive number between 1e-6 and 1e6, or inf for no privacy"
-SENSITIVITY = {REPLACE_ONE: 2.0, ADD_REMOVE: 1.0}
-"""How far one user can move a sum of vectors of norm at most 1, by neighbouring relation."""
+SENSITIVITY = {REPLACE_ONE: 2.0, ADD_REMOVE: 1.0, WEAK: 2.0}
+"""How far one user can move a sum of vectors of norm at most 1, by neighbouring relation (weak: only targets change)."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         check_number("eps", self.epsilon, lambda x: x == math.inf or 1e-6 <= x <= 1e6, EPSILONS)
-        check_number("delta", self.delta, lambda x: 0 < x < 1, "must lie strictly between 0 and 1")
+        check_number("delta", self.delta, lambda x: 0 <= x < 1, "must lie between 0 and 1 (0: pure privacy)")
         if self.neighbouring not in SENSITIVITY:
             raise ConfigError.of("neighbouring", self.neighbouring, f"must be one of {', '.join(SENSITIVITY)}")
 
@@ -45,7 +45,7 @@ class Ledger:
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
         self.path: Path | None = None
-        self.releases: list[GaussianRelease] = []
+        self.releases: list[Release] = []
 
     def open(self, path: Path) -> None:
         """Write to this file from now on; a ledger is never continued or overwritten by another run."""
@@ -57,18 +57,23 @@ class Ledger:
     @property
     def epsilon(self) -> float:
         """Spent so far at the budget's delta."""
-        return gaussian_epsilon(compose(self.releases), self.budget.delta)
+        return total_epsilon(self.releases, self.budget.delta)
+
+    @property
+    def delta(self) -> float:
+        """The delta of what was spent: 0 when only pure mechanisms were used."""
+        pure = self.releases and all(release.mu == 0 for release in self.releases)
+        return 0.0 if pure else self.budget.delta
 
     def epsilon_under(self, neighbouring: str) -> float:
-        """What the same releases cost under either neighbouring relation."""
+        """What the same releases cost under another neighbouring relation."""
         here, there = SENSITIVITY[self.budget.neighbouring], SENSITIVITY[neighbouring]
         moved = (replace(r, sensitivity=r.sensitivity + (there - here) * r.clip) for r in self.releases)
-        return gaussian_epsilon(compose(moved), self.budget.delta)
+        return total_epsilon(moved, self.budget.delta)
 
-    def check(self, mus: Sequence[float], what: str) -> None:
+    def check(self, costs: Sequence[Cost], what: str) -> None:
         """Refuse, before any data is touched, what the budget cannot hold on top of what is spent."""
-        spent = compose(self.releases)
-        epsilon = gaussian_epsilon(math.hypot(spent, *mus), self.budget.delta)
+        epsilon = total_epsilon([*self.releases, *costs], self.budget.delta)
         if epsilon > self.budget.epsilon:
             raise BudgetError(
                 f"privacy budget refused: {what} would bring the total to epsilon={epsilon:.4g}, the budget is "
@@ -76,16 +81,19 @@ class Ledger:
                 "nothing was released. Raise eps or privacy.noise_multiplier, or ask for fewer rounds"
             )
 
-    def charge(self, release: GaussianRelease) -> None:
+    def charge(self, release: Release) -> None:
         """Write the release down; when this returns, it may leave."""
-        self.check([release.mu], f"release {len(self.releases) + 1} ({release.name})")
+        if any((r.name, r.round) == (release.name, release.round) for r in self.releases):
+            raise PrivfedError(f"{release.name} was released in round {release.round} already; noise is never used twice")
+        self.check([release], f"release {len(self.releases) + 1} ({release.name})")
         self.releases.append(release)
         if self.path is not None:
             line = {
                 "release": len(self.releases),
-                "mechanism": "gaussian",
+                "mechanism": release.mechanism,
                 **asdict(release),
                 "mu": release.mu,
+                "epsilon": release.epsilon,
                 "epsilon_spent": self.epsilon,
                 "delta": self.budget.delta,
                 "neighbouring": self.budget.neighbouring,

@@ -1,4 +1,4 @@
-"""Bounding one user's influence (clip), then hiding it (the noise gate)."""
+"""Bounding one user's influence (clip, clamp), then hiding it (the noise gate)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from privfed.linalg import Array
-from privfed.privacy.accounting import GaussianRelease
+from privfed.privacy.accounting import GaussianRelease, Selection
 from privfed.privacy.ledger import SENSITIVITY, Ledger
 from privfed.privacy.noise import NoiseSource
 
@@ -17,6 +17,9 @@ SLACK = 1.0 - 1e-6
 """Clipping aims this far below the bound, so that no rounding, in a norm or in a sum, carries a contribution above it."""
 GRID = -24
 """Releases lie on multiples of a power of two about 2^GRID below the noise's standard deviation."""
+
+SCORE = 2.0**20
+"""Scores of candidates are whole numbers from 0 to this: sums of them are exact, in whatever order."""
 
 
 def clip_factors(norms: Array, clip: float) -> Array:
@@ -53,6 +56,18 @@ class Dense:
         return (clip_factors(norms, clip) @ flat).reshape(self.values.shape[1:]), norms
 
 
+@dataclass(frozen=True)
+class Scores:
+    """How good each candidate is for each user: values (B, C) from 0 (worst) to 1 (best); what is outside is clamped."""
+
+    values: Array
+
+    def clipped(self, clip: float) -> tuple[Array, Array]:
+        """Sum over users of the scores in units of 1/clip, rounded down, and the users' largest ones."""
+        units = np.floor(np.clip(np.nan_to_num(self.values), 0.0, 1.0) * clip)
+        return np.sum(units, axis=0), np.max(units, axis=1, initial=0.0)
+
+
 def norm(x: Array) -> float:
     """Euclidean norm of all entries, without overflow; NaN or infinite exactly when x is not finite."""
     largest = float(np.max(np.abs(x), initial=0.0))
@@ -67,6 +82,11 @@ def clip(x: Array, bound: float) -> Array:
     return x if size <= bound else (x / size) * (bound * SLACK)
 
 
+def clamp(x: Array, bound: float) -> Array:
+    """x with every entry a whole number between 0 and bound: what a sum of scores can be."""
+    return np.floor(np.clip(x, 0.0, bound))
+
+
 class NoiseGate:
     """The one place where privacy noise is added, and where a release is charged before it leaves."""
 
@@ -78,7 +98,9 @@ class NoiseGate:
         """How far one user can move a sum of contributions of norm at most bound."""
         return SENSITIVITY[self.ledger.budget.neighbouring] * bound
 
-    def release(self, name: str, total: Array, *, bound: float, mu: float, round: int) -> Array:
+    def release(
+        self, name: str, total: Array, *, bound: float, mu: float, round: int, group: int | None = None
+    ) -> Array:
         """The sum of all users' contributions, each of norm at most bound, plus Gaussian noise of cost mu.
 
         The ledger has it on disk when this returns; a release over budget raises and nothing leaves.
@@ -90,11 +112,26 @@ class NoiseGate:
         """
         sensitivity = self.sensitivity(bound)
         if math.isinf(mu):
-            self.ledger.charge(GaussianRelease(name, round, total.size, bound, sensitivity, 0.0))
+            self.ledger.charge(GaussianRelease(name, round, total.size, bound, sensitivity, 0.0, group))
             return total
         grid = 2.0 ** (math.floor(math.log2(sensitivity / mu)) + GRID)
         sensitivity += grid * math.sqrt(total.size)
         std = sensitivity / mu
-        self.ledger.charge(GaussianRelease(name, round, total.size, bound, sensitivity, std))
+        self.ledger.charge(GaussianRelease(name, round, total.size, bound, sensitivity, std, group))
         noise = std * self.source.normal(total.size, name, round).reshape(total.shape)
         return grid * (np.rint(total / grid) + np.rint(noise / grid))
+
+    def select(self, name: str, total: Array, *, bound: float, epsilon: float, round: int) -> int:
+        """The index of one candidate by the exponential mechanism: probability proportional to exp(rate * total score).
+
+        One user gives each candidate a score from 0 to bound, so replacing a user changes the probability of a candidate by
+        at most e^(2 rate bound). Adding a user can only raise scores: both the numerator and the normalising sum grow
+        by a factor between 1 and e^(rate bound), and their quotient by at most that. Hence epsilon = rate * sensitivity
+        with the sensitivities of sums. Drawn as the largest of rate * score + Gumbel noise, in log space.
+        """
+        sensitivity = self.sensitivity(bound)
+        rate = epsilon / sensitivity
+        self.ledger.charge(Selection(name, round, total.size, bound, sensitivity, rate))
+        if math.isinf(rate):
+            return int(np.argmax(total))
+        return int(np.argmax(rate * (total - np.max(total)) + self.source.gumbel(total.size, name, round)))

@@ -1,4 +1,4 @@
-"""Where standard normal numbers come from: seeded for simulations that others can repeat, or the system's own entropy."""
+"""Where random numbers for privacy come from: seeded for simulations that others can repeat, or the system's own entropy."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from privfed.linalg import Array
 
 
 class NoiseSource(Protocol):
-    """A source of N(0, 1) numbers."""
+    """A source of standard normal and standard Gumbel numbers."""
 
     name: str
 
     def normal(self, size: int, name: str, round: int) -> Array:
         """Fresh standard normal numbers (size,) for the release (name, round)."""
+        ...
+
+    def gumbel(self, size: int, name: str, round: int) -> Array:
+        """Fresh numbers (size,) with distribution function exp(-exp(-x))."""
         ...
 
 
@@ -34,19 +38,32 @@ class SeededNoise:
         """The same numbers for the same (seed, name, round)."""
         return generator(self.seed, "noise", name, round).standard_normal(size)
 
+    def gumbel(self, size: int, name: str, round: int) -> Array:
+        """The same numbers for the same (seed, name, round)."""
+        return generator(self.seed, "noise", name, round).gumbel(size=size)
+
 
 class SecureNoise:
-    """Noise from the operating system's cryptographic generator by the Box-Muller transform."""
+    """Noise from the operating system's cryptographic generator: Box-Muller transform, inverse distribution function."""
 
     name = "secure"
 
     def normal(self, size: int, name: str, round: int) -> Array:
         """Fresh numbers at every call; name and round are not used."""
         pairs = (size + 1) // 2
-        words = np.frombuffer(os.urandom(16 * pairs), dtype=np.uint64).reshape(2, pairs)
-        uniform = ((words >> np.uint64(11)).astype(np.float64) + 1.0) * 2.0**-53
+        uniform = self._uniform(2 * pairs).reshape(2, pairs)
         radius, angle = np.sqrt(-2.0 * np.log(uniform[0])), 2.0 * np.pi * uniform[1]
         return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:size]
+
+    def gumbel(self, size: int, name: str, round: int) -> Array:
+        """Fresh numbers at every call; name and round are not used."""
+        return -np.log(-np.log(self._uniform(size) * (1 - 2.0**-53)))
+
+    @staticmethod
+    def _uniform(size: int) -> Array:
+        """Uniform on multiples of 2^-53 in (0, 1]."""
+        words = np.frombuffer(os.urandom(8 * size), dtype=np.uint64)
+        return ((words >> np.uint64(11)).astype(np.float64) + 1.0) * 2.0**-53
 
 
 def noise_source(kind: str, seed: int) -> NoiseSource:

@@ -17,11 +17,11 @@ from privfed.privacy.mechanisms import Dense
 
 def cohort(n, m, d, seed=0, first=0):
     rng = np.random.default_rng(seed)
-    return Cohort(first, rng.standard_normal((n, m, d)), rng.standard_normal((n, m)))
+    return Cohort(np.arange(first, first + n), rng.standard_normal((n, m, d)), rng.standard_normal((n, m)))
 
 
 def settings_for(task, clip, release=True, measure=""):
-    return {"task": task, "round": 1, "seed": 0, "clip": clip, "release": release, "measure": measure}
+    return {"task": task, "round": 1, "seed": 0, "clip": np.array([clip]).tobytes(), "release": release, "measure": measure}
 
 
 def client(users, estimator="leave-one-out", train="all", **options):
@@ -67,8 +67,8 @@ def test_two_batches_are_disjoint_redrawn_and_the_paper_s():
     U = retraction(cohort(1, 6, 2).X[0])
     own = client(users, estimator="two-batches", train="s0", head_batch=2, batch=1)
     announced = settings_for("gradient", 0.7)
-    order = draw_orders(0, 1, 0, 40, 4)
-    assert not np.array_equal(order, draw_orders(0, 2, 0, 40, 4))
+    order = draw_orders(0, 1, np.arange(40), 4)
+    assert not np.array_equal(order, draw_orders(0, 2, np.arange(40), 4))
     wanted = sum(
         naive.clip(naive.two_batch_gradient(users.X[i], users.y[i], U, order[i, :2], order[i, 2:3]), 0.7) for i in range(40)
     )
@@ -76,9 +76,9 @@ def test_two_batches_are_disjoint_redrawn_and_the_paper_s():
 
 
 def test_orders_do_not_depend_on_how_users_are_spread():
-    whole = draw_orders(3, 2, 0, 2 * BLOCK, 6)
+    whole = draw_orders(3, 2, np.arange(2 * BLOCK), 6)
     for first, last in ((0, 1), (BLOCK - 3, BLOCK + 5), (5, 2 * BLOCK)):
-        np.testing.assert_array_equal(draw_orders(3, 2, first, last - first, 6), whole[first:last])
+        np.testing.assert_array_equal(draw_orders(3, 2, np.arange(first, last), 6), whole[first:last])
 
 
 def test_measuring_sends_counts_only():

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from privfed.data.cohort import BLOCK, spread
+from privfed.data.cohort import BLOCK, groups_of, spread
 from privfed.data.synthetic import FEATURES, Synthetic
 from privfed.errors import ConfigError
 
@@ -32,11 +32,11 @@ def test_features_have_identity_covariance_so_the_closed_form_is_the_population_
     rows = users.X.reshape(-1, 5)
     np.testing.assert_allclose(rows.mean(0), 0, atol=0.02)
     np.testing.assert_allclose(rows.T @ rows / len(rows), np.eye(5), atol=0.03)
-    residual = users.y - np.einsum("nmd,nd->nm", users.X, users.W_star)
+    residual = users.y - np.einsum("nmd,nd->nm", users.X, users.truth.W_star)
     assert residual.std() == pytest.approx(0.1, rel=0.02)
-    W = users.W_star + 0.3
+    W = users.truth.W_star + 0.3
     predicted = np.mean((users.y - np.einsum("nmd,nd->nm", users.X, W)) ** 2)
-    assert predicted == pytest.approx(np.mean(np.sum((W - users.W_star) ** 2, 1)) + 0.01, rel=0.05)
+    assert predicted == pytest.approx(np.mean(np.sum((W - users.truth.W_star) ** 2, 1)) + 0.01, rel=0.05)
 
 
 def test_mixed_users_differ_in_kind():
@@ -47,7 +47,7 @@ def test_mixed_users_differ_in_kind():
 
 def test_condition_number_and_shared_representation():
     data = problem(condition=8.0, n=20000, k=3)
-    W = data.cohort(0, 20000).W_star
+    W = data.cohort(0, 20000).truth.W_star
     values = np.linalg.svd(W, compute_uv=False)
     assert values[0] / values[2] == pytest.approx(8.0, rel=0.05) and values[3] < 1e-9 * values[0]
 
@@ -79,5 +79,16 @@ def test_impossible_problems_are_refused(key, value):
 def test_spread_is_even_and_complete():
     for n, nodes in ((10, 3), (7, 7), (20000, 6)):
         ranges = spread(n, nodes)
-        assert [i for first, last in ranges for i in range(first, last)] == list(range(n))
-        assert max(b - a for a, b in ranges) - min(b - a for a, b in ranges) <= 1
+        assert [i for users in ranges for i in users] == list(range(n))
+        assert max(map(len, ranges)) - min(map(len, ranges)) <= 1
+
+
+@pytest.mark.parametrize(("n", "groups"), [(1, 1), (10, 10), (3000, 7), (2500, 2500)])
+def test_groups_are_disjoint_even_random_and_the_same_for_every_node(n, groups):
+    whole = groups_of(np.arange(n), n, groups, seed=4)
+    sizes = np.bincount(whole, minlength=groups)
+    assert sizes.sum() == n and sizes.max() - sizes.min() <= 1
+    some = np.array([n - 1, 0, n // 2])
+    np.testing.assert_array_equal(groups_of(some, n, groups, seed=4), whole[some])
+    if n > 100:
+        assert not np.array_equal(whole, groups_of(np.arange(n), n, groups, seed=5))

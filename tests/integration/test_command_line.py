@@ -61,7 +61,7 @@ def test_without_privacy_the_files_are_valid_json(command, tmp_path):
         (("eps=-1",), ("eps=-1", "positive")),
         (("eps=many",), ("eps=many", "positive")),
         (("eps=nan",), ("eps=nan", "positive")),
-        (("delta=0",), ("delta=0", "between 0 and 1")),
+        (("delta=0",), ("delta=0", "Gaussian noise needs delta above 0")),
         (("delta=1",), ("delta=1", "between 0 and 1")),
         (("data.k=51",), ("data.k=51", "data.d=50")),
         (("model.k=51",), ("model.k=51", "50")),

@@ -8,7 +8,15 @@ from dp_accounting.pld import PLDAccountant
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privfed.privacy.accounting import GaussianRelease, compose, gaussian_delta, gaussian_epsilon, gaussian_mu
+from privfed.privacy.accounting import (
+    GaussianRelease,
+    Planned,
+    Selection,
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_mu,
+    total_epsilon,
+)
 
 
 def release(z):
@@ -25,7 +33,7 @@ def by_pld(multipliers, delta):
 @pytest.mark.parametrize("multipliers", [[1.0], [4.0] * 26, [20.0, 5.0, 9.0], [0.7, 3.0]])
 @pytest.mark.parametrize("delta", [1e-5, 1e-6, 1e-8])
 def test_exact_formula_agrees_with_numerical_accounting_and_is_never_above_it(multipliers, delta):
-    exact, numerical = gaussian_epsilon(compose(map(release, multipliers)), delta), by_pld(multipliers, delta)
+    exact, numerical = total_epsilon(map(release, multipliers), delta), by_pld(multipliers, delta)
     assert exact == pytest.approx(numerical, rel=1e-3)
     assert exact <= numerical * (1 + 1e-6)
 
@@ -39,12 +47,34 @@ def test_calibration_and_accounting_are_inverse_and_err_on_the_safe_side(epsilon
     assert gaussian_epsilon(mu, delta) == pytest.approx(epsilon, rel=1e-6)
 
 
+COSTS = st.one_of(
+    st.builds(Planned, mu=st.floats(0.01, 3), group=st.sampled_from([None, 0, 1, 2])),
+    st.builds(Planned, epsilon=st.floats(0.01, 3), group=st.sampled_from([None, 0, 1, 2])),
+)
+
+
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.floats(0.1, 100), min_size=1, max_size=8), st.floats(0.1, 100))
-def test_composition_is_monotone_and_order_free(multipliers, another):
-    mu = compose(map(release, multipliers))
-    assert compose(map(release, [*multipliers, another])) > mu
-    assert compose(map(release, reversed(multipliers))) == mu
+@given(st.lists(COSTS, min_size=1, max_size=8), COSTS)
+def test_composition_is_monotone_and_order_free(costs, another):
+    epsilon = total_epsilon(costs, 1e-6)
+    more = total_epsilon([*costs, another], 1e-6)
+    assert more > epsilon if another.group is None else more >= epsilon
+    assert total_epsilon(reversed(costs), 1e-6) == pytest.approx(epsilon, rel=1e-12)
+
+
+def test_disjoint_groups_compose_in_parallel():
+    """A user pays for what everybody took part in and for its own group, whatever the others pay."""
+    everybody, mine, theirs = Planned(mu=0.3), Planned(mu=0.4, group=0), Planned(mu=0.1, epsilon=0.0, group=1)
+    assert total_epsilon([everybody, mine, theirs], 1e-6) == gaussian_epsilon(0.5, 1e-6)
+    pure = Planned(epsilon=2.0, group=1)
+    assert total_epsilon([everybody, mine, theirs, pure], 1e-6) == 2.0 + gaussian_epsilon(math.hypot(0.3, 0.1), 1e-6)
+
+
+def test_pure_selections_add_up_and_need_no_delta():
+    chosen = [Selection("best", t, 500, 1.0, 2.0, rate=0.25) for t in range(3)]
+    assert total_epsilon(chosen, 0.0) == 1.5
+    assert total_epsilon([*chosen, release(3.0)], 0.0) == math.inf
+    assert gaussian_mu(5.0, 0.0) == 0.0
 
 
 @pytest.mark.parametrize("mu", [1e-9, 1e-3, 1.0, 50.0, 1e4])

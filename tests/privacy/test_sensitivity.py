@@ -44,16 +44,16 @@ def users(rng, kind, m=6, d=6):
     return X, y
 
 
-def sums(experiment, cohort, step, U):
-    """What the gate would receive in this step, given the shared parameters U."""
-    client = experiment._client(cohort)
-    bounds = experiment.strategy.clips[step.task]
-    config = {
-        "task": step.task, "round": step.round, "seed": 0, "clip": 0.3 if isinstance(bounds, str) else bounds,
-        "release": step.mu > 0, "measure": step.question,
-    }  # fmt: skip
-    bounds = ([config["clip"]] if step.mu else []) + ([MEASURES[step.question].bound] if step.measure else [])
-    return client.fit([U], config)[0], bounds
+def sums(experiment, cohort, step, shared):
+    """What the gate would receive in this step, given the shared parameters, and the bound of each sum."""
+    strategy = experiment.strategy
+    strategy.shared = shared
+    for name, bound in strategy.clips.items():
+        strategy.clips[name] = 0.3 if isinstance(bound, str) else bound
+    answer = experiment._client(cohort).fit(strategy.announced(step), strategy.announcement(step))[0]
+    names = list(strategy._shapes(step))
+    bounds = [strategy.clips[name] for name in names] if step.releases else []
+    return answer, bounds + [MEASURES[step.question].bound for _ in names if step.measure]
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=" ".join)
@@ -71,11 +71,11 @@ def test_no_user_moves_a_sum_by_more_than_the_sensitivity(variant, neighbouring)
         for kind in kinds:
             X, y = base.X.copy(), base.y.copy()
             X[59], y[59] = users(rng, kind)
-            cohorts.append(Cohort(0, X, y))
+            cohorts.append(Cohort(np.arange(60), X, y))
         if neighbouring == "add-remove":
-            cohorts[1] = Cohort(0, base.X[:59], base.y[:59])
+            cohorts[1] = Cohort(np.arange(59), base.X[:59], base.y[:59])
         for step in experiment.strategy.plan:
-            (a, bounds), (b, _) = (sums(experiment, cohort, step, U) for cohort in cohorts)
+            (a, bounds), (b, _) = (sums(experiment, cohort, step, [U]) for cohort in cohorts)
             for one, other, bound in zip(a, b, bounds, strict=True):
                 moved = np.linalg.norm(one - other)
                 assert moved <= gate.sensitivity(bound) * (1 + 1e-9), (trial, kinds, step)

@@ -25,7 +25,7 @@ def strategy(experiment):
 
 def totals(strategy, *replies, bound=2.0):
     shape = strategy.init.shape(strategy.federation)
-    return strategy._totals(list(replies), [shape], [bound])
+    return strategy._totals(list(replies), [(shape, bound)], strategy.federation.asked(0, None))
 
 
 def test_a_node_moves_the_sum_by_at_most_its_registered_users_times_the_clip_norm(strategy):
@@ -67,7 +67,7 @@ def test_the_order_of_arrival_does_not_matter(strategy):
 
 def test_the_divisor_is_the_public_number_of_users_whoever_replies(strategy):
     means = []
-    strategy.init.start = lambda federation, mean: means.append(mean) or [np.eye(8)[:, :2]]
+    strategy.init.step = lambda federation, t, shared, mean: means.append(mean) or [np.eye(8)[:, :2]]
     strategy.federation.strict = False
     size = strategy.init.shape(strategy.federation)[0]
     small = np.full(size, 1e-3)
@@ -111,7 +111,7 @@ def test_auto_measures_before_a_clip_norm_is_needed_and_while_rounds_go_on(exper
     plan = experiment("privacy.clip=auto").strategy.plan
     assert [(s.task, s.round, s.mu > 0, s.measure > 0) for s in plan] == [
         ("spectral", 0, False, True),
-        ("spectral", 0, True, False),
+        ("spectral", 1, True, False),
         ("gradient", 0, False, True),
         ("gradient", 1, True, True),
         ("gradient", 2, True, True),
