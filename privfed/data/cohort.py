@@ -72,9 +72,7 @@ class Cohort:
         X[broken], y[broken] = 0.0, 0.0
         return replace(self, X=X, y=y)
 
-    def blocks(
-        self, examples: slice = slice(None), users: Ids | None = None, bytes_each: int = 1 << 21
-    ) -> Iterator[Cohort]:
+    def blocks(self, examples: slice = slice(None), users: Ids | None = None, bytes_each: int = 1 << 21) -> Iterator[Cohort]:
         """Users (all, or those at the given places) with some of their examples, so many that they fit a processor's cache."""
         size = int(np.clip(bytes_each // max(1, self.X[0].nbytes), 64, 4096)) if len(self) else 1
         for start in range(0, len(self) if users is None else len(users), size):

@@ -98,9 +98,7 @@ class NoiseGate:
         """How far one user can move a sum of contributions of norm at most bound."""
         return SENSITIVITY[self.ledger.budget.neighbouring] * bound
 
-    def release(
-        self, name: str, total: Array, *, bound: float, mu: float, round: int, group: int | None = None
-    ) -> Array:
+    def release(self, name: str, total: Array, *, bound: float, mu: float, round: int, group: int | None = None) -> Array:
         """The sum of all users' contributions, each of norm at most bound, plus Gaussian noise of cost mu.
 
         The ledger has it on disk when this returns; a release over budget raises and nothing leaves.
