@@ -15,19 +15,19 @@ import numpy as np
 from flwr.common import NDArrays
 from numpy.typing import NDArray
 
-from clients.base import CohortClient, Task
+from clients.base import Task
+from clients.linear import LinearClient
 from privfed.data.cohort import BLOCK, Cohort, Ids
 from privfed.errors import ConfigError, check_number, nearest
 from privfed.kernels import LeaveOneOut, two_batch_gradients
 from privfed.keyed import generator
 from privfed.linalg import Array
-from privfed.models.linear import fit_heads
 from privfed.privacy.mechanisms import Contributions
 
 ESTIMATORS = ("leave-one-out", "two-batches")
 
 
-class FedRepClient(CohortClient):
+class FedRepClient(LinearClient):
     """Per-user gradients of the shared embedding at the user's own head."""
 
     def __init__(
@@ -42,12 +42,9 @@ class FedRepClient(CohortClient):
     ) -> None:
         if estimator not in ESTIMATORS:
             raise ConfigError.of("algo.estimator", estimator, nearest(str(estimator), ESTIMATORS))
-        m = cohort.X.shape[1]
-        super().__init__(cohort, init)
-        self.train, self.final = split_examples(m, train, heads)
-        m0 = len(range(m)[self.train])
+        super().__init__(cohort, init, train, heads)
         self.estimator = estimator
-        self.b_head, self.b = batch_sizes(m, m0, head_batch, batch)
+        self.b_head, self.b = batch_sizes(self.m, self.m0, head_batch, batch)
 
     def tasks(self) -> dict[str, Task]:
         """The initialiser's task and the gradient."""
@@ -55,31 +52,15 @@ class FedRepClient(CohortClient):
 
     def gradient(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Contributions | Array:
         """G_i^T (k, d) for every user of the block."""
-        U, X, y = shared[0], block.X, block.y
-        B, m, d = X.shape
-        P = (X.reshape(-1, d) @ U).reshape(B, m, -1)
         if self.estimator == "leave-one-out":
-            return LeaveOneOut(X, y, P)
-        order = draw_orders(int(config["seed"]), int(config["round"]), block.ids, m)
+            return LeaveOneOut(block.X, block.y, self._features(block, shared))
+        return self.two_batches(block, shared, config)
+
+    def two_batches(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Array:
+        """G_i^T (k, d) by two disjoint batches."""
+        X, y, P = block.X, block.y, self._features(block, shared)
+        order = draw_orders(int(config["seed"]), int(config["round"]), block.ids, y.shape[1])
         return two_batch_gradients(X, y, P, order[:, : self.b_head], order[:, self.b_head : self.b_head + self.b])
-
-    def weights(self, block: Cohort, shared: NDArrays) -> Array:
-        """w_i = U v_i with the final head fitted on the user's own examples."""
-        U = shared[0]
-        return fit_heads(U, block.X[:, self.final], block.y[:, self.final]) @ U.T
-
-
-def split_examples(m: int, train: str, heads: str) -> tuple[slice, slice]:
-    """Which examples train the embedding (all, or S0 = the first half) and which the final head (all, or S1 = the rest)."""
-    if train not in ("all", "s0"):
-        raise ConfigError.of("algo.train", train, "must be all or s0 (the first half of a user's data)")
-    if heads not in ("all", "s1"):
-        raise ConfigError.of("algo.heads", heads, "must be all or s1 (the second half of a user's data)")
-    least = 4 if train == "s0" else 2
-    if m < least:
-        raise ConfigError.of("data.m", m, f"too few examples a user to split: algo.train={train} needs at least {least}")
-    half = m // 2
-    return slice(half) if train == "s0" else slice(m), slice(half, m) if heads == "s1" else slice(m)
 
 
 def batch_sizes(m: int, m0: int, head_batch: int | None, batch: int | None) -> tuple[int, int]:

@@ -243,14 +243,16 @@ class LeaveOneOut:
     @staticmethod
     def _min_norm(X: Array, y: Array, P: Array) -> Array:
         """G_i^T (B, k, d) by one minimum-norm fit for each left-out example: for rank-deficient users only."""
-        m = X.shape[1]
-        out = np.zeros((len(X), P.shape[2], X.shape[2]))
-        for j in range(m):
-            kept = np.arange(m) != j
-            v = lstsq(P[:, kept], y[:, kept])
-            r = np.vecdot(P[:, j], v) - y[:, j]
-            out += (2.0 / m) * (r[:, None] * v)[:, :, None] * X[:, j, None, :]
-        return out
+        V = leave_one_out_heads(P, y)
+        r = np.vecdot(P, V) - y
+        return (2.0 / y.shape[1]) * np.matmul((V * r[..., None]).transpose(0, 2, 1), X)
+
+
+def leave_one_out_heads(P: Array, y: Array) -> Array:
+    """Heads v_(-j) fitted without example j, one plain fit each: P (B, m, k), y (B, m) -> (B, m, k)."""
+    m = y.shape[1]
+    kept = [np.arange(m) != j for j in range(m)]
+    return np.stack([lstsq(P[:, others], y[:, others]) for others in kept], axis=1)
 
 
 def two_batch_gradients(X: Array, y: Array, P: Array, head: NDArray[np.intp], other: NDArray[np.intp]) -> Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -50,6 +51,8 @@ class PrivateStrategy(Strategy):
     """Whether the configured initialiser comes before the first round."""
     groups = 0
     """Disjoint groups of users, one a round, that a round asks; 0: every round asks everybody."""
+    shares: Mapping[str, float] = MappingProxyType({})
+    """How several sums share a round's mu^2; equally where nothing is said."""
     neighbourings: tuple[str, ...] = (REPLACE_ONE, ADD_REMOVE)
     """Neighbouring relations the algorithm's sensitivities are known for."""
     guarantee: str | None = None
@@ -105,12 +108,14 @@ class PrivateStrategy(Strategy):
         return gaussian_plan(stages, self.federation.privacy, self.federation.gate.ledger.budget.mu)
 
     def release(self, step: Step, sums: dict[str, Array], users: int) -> list[Array]:
-        """The means over the users who were asked, through the gate; several sums share the step's cost equally."""
-        gate, mu = self.federation.gate, step.mu / math.sqrt(len(sums))
-        return [
-            gate.release(name, total, bound=float(self.clips[name]), mu=mu, round=step.round, group=step.group) / users
-            for name, total in sums.items()
-        ]
+        """The means over the users who were asked, through the gate; several sums share the step's mu^2."""
+        means = []
+        for name, total in sums.items():
+            mu = step.mu * math.sqrt(self.shares.get(name, 1.0 / len(sums)))
+            bound = float(self.clips[name])
+            mean = self.federation.gate.release(name, total, bound=bound, mu=mu, round=step.round, group=step.group) / users
+            means.append(mean)
+        return means
 
     @property
     def notes(self) -> list[str]:

@@ -37,6 +37,38 @@ def second_moment(X, y):
     return Z / (m * (m - 1))
 
 
+def pair_moment(X, y, zeta):
+    """Mean over consecutive pairs of sym(clip(y_1) clip(y_2) x_1 x_2^T / (|x_1| |x_2|)): (d, d)."""
+    pairs = [(2 * q, 2 * q + 1) for q in range(len(X) // 2)]
+    W = np.zeros((X.shape[1], X.shape[1]))
+    for a, b in pairs:
+        M = np.outer(X[a], X[b]) / np.linalg.norm(X[a]) / np.linalg.norm(X[b])
+        M *= np.clip(y[a], -zeta, zeta) * np.clip(y[b], -zeta, zeta)
+        W += (M + M.T) / 2 / len(pairs)
+    return W
+
+
+def power_products(X, y, copies, centre):
+    """M X_c for every copy, side by side: (d, T_0 k)."""
+    d = X.shape[1]
+    M = sum(t * t * (np.outer(x, x) - (np.eye(d) if centre else 0.0)) for x, t in zip(X, y, strict=True)) / len(X)
+    return np.concatenate([M @ copy for copy in copies], axis=1)
+
+
+def moments(X, y, U, head_rows, rows, residuals, eta_c=None, zeta=None):
+    """Mean of W W^T and of r W over `rows`, with the head of example j fitted on head_rows(j): (kd, kd), (kd,)."""
+    A, b = 0.0, 0.0
+    for j in rows:
+        kept = head_rows(j)
+        v = min_norm(X[kept] @ U, y[kept])
+        W = np.outer(v, X[j]).ravel()
+        W = W if eta_c is None else clip(W, eta_c)
+        r = y[j] - W @ U.T.ravel() if residuals else y[j]
+        r = r if zeta is None else np.clip(r, -zeta, zeta)
+        A, b = A + np.outer(W, W) / len(rows), b + r * W / len(rows)
+    return A, b
+
+
 def clip(M, bound):
     norm = np.linalg.norm(M)
     return M if norm <= bound else M * (bound / norm)

@@ -46,10 +46,14 @@ class Dense:
 
     values: Array
 
+    def norms(self) -> Array:
+        """Norm of each user's part (B,)."""
+        flat = self.values.reshape(len(self.values), -1)
+        return np.sqrt(np.vecdot(flat, flat))
+
     def clipped(self, clip: float) -> tuple[Array, Array]:
         """See :class:`Contributions`."""
-        flat = self.values.reshape(len(self.values), -1)
-        norms = np.sqrt(np.vecdot(flat, flat))
+        flat, norms = self.values.reshape(len(self.values), -1), self.norms()
         finite = np.isfinite(norms)
         if not finite.all():
             flat, norms = np.where(finite[:, None], flat, 0.0), np.where(finite, norms, 0.0)

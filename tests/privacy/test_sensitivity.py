@@ -18,6 +18,11 @@ VARIANTS = (
     ("algo.estimator=two-batches", "algo.train=s0"),
     ("privacy.clip=auto",),
     ("algo.clip=100", "init.clip=100"),
+    ("algo=altmin", "init=pairs", "rounds=1"),
+    ("algo=altmin", "init=pairs", "rounds=1", "algo.clip.moments=1e-3", "algo.clip.products=10"),
+    ("algo=altmin", "rounds=1", "algo.target=labels", "algo.estimator=halves", "algo.eta_c=1", "algo.zeta=1"),
+    ("algo=altmin", "rounds=1", "privacy.clip=auto"),
+    ("algo=centaur", "init=ppm", "init.iterations=1"),
 )
 KINDS = ("typical", "huge", "overflow", "zero", "aligned", "tiny", "cancelling", "lopsided", "nan", "inf", "largest")
 
@@ -47,7 +52,7 @@ def users(rng, kind, m=6, d=6):
 def sums(experiment, cohort, step, shared):
     """What the gate would receive in this step, given the shared parameters, and the bound of each sum."""
     strategy = experiment.strategy
-    strategy.shared = shared
+    strategy.shared = strategy.initial() if step.task == strategy.init.task else shared
     for name, bound in strategy.clips.items():
         strategy.clips[name] = 0.3 if isinstance(bound, str) else bound
     answer = experiment._client(cohort).fit(strategy.announced(step), strategy.announcement(step))[0]

@@ -1,0 +1,105 @@
+"""Priv-AltMin, user side (DPMP Algorithms 1 and 2).
+
+    v    head: least squares on one part of the user's examples, at the current U
+    W_j  v x_j^T as a vector (k d), for the examples of the other part, clipped to norm eta_c where that is given
+    A_i  mean of W_j W_j^T
+    b_i  mean of r_j W_j, with r_j = y_j or the residual y_j - <W_j, U^T>, clipped to zeta where that is given
+
+`halves` is the paper's: the head on the first half, W on the second. `leave-one-out` uses every example both ways and never a
+head that has seen it: W_j = v_(-j) x_j^T.
+
+A_i is never formed: it has rank at most m, the sum over users is one matrix product of the rows W_j, and
+|A_i|_F = |K|_F / m with K_jl = <W_j, W_l>.
+The clip norms bound |A_i|_F and |b_i| themselves, and a user who must be scaled down is scaled down in both by the same factor:
+the two sums then remain those of one weighted least-squares problem, with the same solution where all users agree. With
+eta_c and zeta the paper's bounds eta_c^2 and eta_c zeta hold for any user, whatever it has, but they are reached only when
+all its examples point the same way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.common import NDArrays
+
+from clients.base import Task
+from clients.linear import LinearClient
+from privfed.data.cohort import Cohort
+from privfed.errors import ConfigError, check_positive
+from privfed.kernels import leave_one_out_heads, lstsq
+from privfed.linalg import Array, svec
+from privfed.privacy.mechanisms import Dense, clip_factors
+
+ESTIMATORS = ("leave-one-out", "halves")
+
+
+class AltMinClient(LinearClient):
+    """Per-user moments of the least-squares problem for the shared embedding."""
+
+    def __init__(
+        self,
+        cohort: Cohort,
+        init: Any,
+        estimator: str,
+        train: str,
+        heads: str,
+        target: str,
+        eta_c: float | None,
+        zeta: float | None,
+    ) -> None:
+        super().__init__(cohort, init, train, heads)
+        if estimator not in ESTIMATORS:
+            raise ConfigError.of("algo.estimator", estimator, f"must be one of {', '.join(ESTIMATORS)}")
+        for key, value in (("algo.eta_c", eta_c), ("algo.zeta", zeta)):
+            if value is not None:
+                check_positive(key, value)
+        self.estimator, self.target, self.eta_c, self.zeta = estimator, target, eta_c, zeta
+
+    def tasks(self) -> dict[str, Task]:
+        """The initialiser's task and the moments."""
+        return {**super().tasks(), "moments": self.moments}
+
+    def moments(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> tuple[Moments, Array]:
+        """A_i by its factors, and b_i (B, k d), for every user of the block."""
+        X, y, P = block.X, block.y, self._features(block, shared)
+        if self.estimator == "leave-one-out":
+            V = leave_one_out_heads(P, y)
+        else:
+            half = y.shape[1] // 2
+            v = lstsq(P[:, :half], y[:, :half])
+            X, y, P = X[:, half:], y[:, half:], P[:, half:]
+            V = np.broadcast_to(v[:, None, :], P.shape)
+        if self.eta_c is not None:
+            sizes = np.linalg.norm(X, axis=2) * np.linalg.norm(V, axis=2)
+            V = V * clip_factors(sizes, self.eta_c)[..., None]
+        r = y - np.vecdot(P, V) if self.target == "residuals" else y
+        if self.zeta is not None:
+            r = np.clip(r, -self.zeta, self.zeta)
+        rows = (V[..., None] * X[:, :, None, :]).reshape(*y.shape, -1)
+        products = np.matmul((r / r.shape[1])[:, None, :], rows)[:, 0]
+        K = np.matmul(rows, rows.transpose(0, 2, 1))
+        norms = np.stack([np.sqrt(np.sum(K * K, axis=(1, 2))) / y.shape[1], Dense(products).norms()])
+        overflow = ~np.isfinite(norms).all(axis=0)
+        rows[overflow], products[overflow], norms[:, overflow] = 0.0, 0.0, 0.0
+        weight = np.ones(len(X))
+        if config["release"]:
+            weight = np.min([clip_factors(*pair) for pair in zip(norms, np.frombuffer(config["clip"]), strict=True)], axis=0)
+        return Moments(rows * np.sqrt(weight)[:, None, None], norms[0] * weight), products * weight[:, None]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Contributions A_i = mean_j W_j W_j^T by the rows W_j: (B, m, k d), with their norms (B,)."""
+
+    rows: Array
+    norms: Array
+
+    def clipped(self, clip: float) -> tuple[Array, Array]:
+        """svec of the clipped sum, k d (k d + 1) / 2 numbers, and the norms."""
+        _, m, size = self.rows.shape
+        c = clip_factors(self.norms, clip) / m
+        rows = self.rows.reshape(-1, size)
+        A = rows.T @ (np.repeat(c, m)[:, None] * rows)
+        return svec((A + A.T) / 2.0), self.norms

@@ -1,0 +1,28 @@
+"""CENTAUR with a linear representation, user side (CENTAUR Algorithm 2, linear form).
+
+    w   head: least squares on one batch
+    G   gradient in B of 1/2 the mean squared error on another, disjoint batch, at that head
+
+Half of Private FedRep's gradient by two batches: the loss has a factor 1/2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flwr.common import NDArrays
+
+from clients.fedrep import FedRepClient
+from privfed.data.cohort import Cohort
+from privfed.linalg import Array
+
+
+class CentaurClient(FedRepClient):
+    """Per-user gradients of the representation at the user's own head."""
+
+    def __init__(self, cohort: Cohort, init: Any, train: str, heads: str, head_batch: int | None, batch: int | None) -> None:
+        super().__init__(cohort, init, "two-batches", train, heads, head_batch, batch)
+
+    def gradient(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Array:
+        """G_i^T (k, d) for every user of the block."""
+        return 0.5 * self.two_batches(block, shared, config)
