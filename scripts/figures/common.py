@@ -1,0 +1,142 @@
+"""What all figures share: many runs on all cores with progress, a table of means, a picture and a paragraph."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import statistics
+import textwrap
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+from privfed.config import compose
+from privfed.experiment import Experiment
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
+FOLDER = DOCS / "figures"
+Row = dict[str, Any]
+Metrics = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One reproduction: `make(seeds)` returns table, picture and paragraph."""
+
+    title: str
+    make: Callable[[int], tuple[list[Row], plt.Figure, str]]
+    seeds: int = 5
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve with its spread over seeds, or a level across the picture (one y, no x)."""
+
+    name: str
+    y: Sequence[float]
+    x: Sequence[float] = ()
+    spread: Sequence[float] = ()
+    style: str = "o-"
+
+
+def one(overrides: Sequence[str]) -> Metrics:
+    """Metrics of one run, with the distance of the initialiser's start where there is one."""
+    experiment = Experiment(compose([*overrides, "runtime.threads=1", "runtime.nodes=1"]))
+    outcome = experiment.run()
+    before = [row for row in outcome.rows if row["task"] != experiment.strategy.task and "dist" in row]
+    start = {"start": float(before[-1]["dist"])} if before else {}
+    return outcome.result["metrics"] | start | {"rounds_s": outcome.result["time"]["rounds_s"]}
+
+
+def runs(cases: Mapping[Any, Sequence[str]], seeds: int | Iterable[int]) -> dict[Any, list[Metrics]]:
+    """All cases for all seeds, one run a core at a time; progress with the time left."""
+    numbers = list(range(seeds) if isinstance(seeds, int) else seeds)
+    jobs = [(key, [*overrides, f"seed={seed}"]) for key, overrides in cases.items() for seed in numbers]
+    results: dict[Any, list[Metrics]] = {key: [] for key in cases}
+    started = time.perf_counter()
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) as pool:
+        for i, ((key, _), metrics) in enumerate(zip(jobs, pool.map(one, [job for _, job in jobs]), strict=True), 1):
+            results[key].append(metrics)
+            if i % len(numbers) == 0:
+                left = (time.perf_counter() - started) / i * (len(jobs) - i)
+                print(f"  {i}/{len(jobs)} runs, {left:.0f} s left; {key}: {summary(results[key])}", flush=True)
+    return results
+
+
+def summary(results: Sequence[Metrics]) -> str:
+    error = next(name for name in ("mse", "risk", "frobenius") if name in results[0])
+    return f"{error} {mean(results, error):.3e} +- {spread(results, error):.1e}"
+
+
+def mean(results: Sequence[Metrics], name: str) -> float:
+    return statistics.fmean(result[name] for result in results)
+
+
+def spread(results: Sequence[Metrics], name: str) -> float:
+    """Standard deviation over the seeds."""
+    return statistics.stdev(result[name] for result in results) if len(results) > 1 else 0.0
+
+
+def slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """Of the straight line that fits log y over log x best."""
+    return statistics.linear_regression([math.log(a) for a in x], [math.log(b) for b in y]).slope
+
+
+def draw(axes: plt.Axes, lines: Sequence[Line], x_label: str, y_label: str, title: str = "", log: str = "xy") -> None:
+    """Lines with error bars of one standard deviation, levels dashed."""
+    colours = plt.rcParams["axes.prop_cycle"].by_key()["color"]
+    for i, line in enumerate(lines):
+        colour = colours[i % len(colours)]
+        if not line.x:
+            axes.axhline(line.y[0], linestyle="--", linewidth=1.2, color=colour, label=line.name)
+            continue
+        # On a logarithmic axis a bar must not reach zero.
+        down = [min(s, 0.9 * y) for s, y in zip(line.spread, line.y, strict=True)] if line.spread else None
+        bars = [down, list(line.spread)] if down is not None else None
+        axes.errorbar(
+            line.x, line.y, bars, fmt=line.style, capsize=3, markersize=4, linewidth=1.5, color=colour, label=line.name
+        )
+    if "x" in log:
+        axes.set_xscale("log")
+    if "y" in log:
+        axes.set_yscale("log")
+    axes.set(xlabel=x_label, ylabel=y_label, title=title)
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+
+
+def write(name: str, figure: Figure, rows: list[Row], picture: plt.Figure, paragraph: str, seconds: float) -> None:
+    """docs/figures/NAME.csv, .png and .md."""
+    paragraph = "\n\n".join(textwrap.fill(" ".join(part.split()), 120) for part in paragraph.strip().split("\n\n"))
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / f"{name}.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    picture.tight_layout()
+    picture.savefig(FOLDER / f"{name}.png", dpi=110)
+    command = f"`python scripts/reproduce.py {name}` took {seconds:.0f} s on 2 cores; [the numbers](figures/{name}.csv)."
+    text = f"## {figure.title}\n\n![{figure.title}](figures/{name}.png)\n\n{paragraph}\n\n{command}\n"
+    (FOLDER / f"{name}.md").write_text(text)
+    print(f"\n{paragraph}\n\nwritten: docs/figures/{name}.csv, .png, .md; docs/results.md")
+
+
+def assemble(names: Sequence[str]) -> None:
+    """docs/results.md from the figures that have been made."""
+    parts = [(FOLDER / f"{name}.md").read_text() for name in names if (FOLDER / f"{name}.md").exists()]
+    head = (
+        "# Results\n\nEverything below is made by one command each, with the total budget charged (initialiser and private "
+        "clip norms included), replace-one neighbours and delta 1e-6 unless said otherwise. Error bars are one standard deviation "
+        "over the seeds. This page is put together by `scripts/reproduce.py`.\n"
+    )
+    (DOCS / "results.md").write_text("\n".join([head, *parts]))
