@@ -44,7 +44,8 @@ class Trace:
         self.sigma, self.seed = float(sigma), seed
         self.singular = singular_values(singular, r)
         U, V = (
-            retraction(generator(seed, "matrix", side).standard_normal((size, r))) for side, size in (("left", d1), ("right", d2))
+            retraction(generator(seed, "matrix", side).standard_normal((size, r)))
+            for side, size in (("left", d1), ("right", d2))
         )
         self.M_star = (U * self.singular) @ V.T
         self.rows = int(np.clip(CHUNK // (m * self.d), 1, BLOCK))
