@@ -10,8 +10,8 @@ within a fraction of sigma_r of M*. Then, of two data sets that differ in one us
     core U^T Lhat V          Delta^(2) n     = C2 (sigma_xi + sqrt(r) sigma_1) sqrt(r) log n            (Theorem 1)
     projectors U U^T, V V^T  Delta^(1) n     = Delta^(2) n / sigma_r                                    (Theorem 1)
 
-bound the change of the sum over users, the paper's bounds on means times n. Weak privacy (Theorems 6 and 7): the neighbours share
-X, labels differ by noise only, and the terms with sigma_r and sigma_1 in the brackets fall away.
+bound the change of the sum over users, the paper's bounds on means times n. Weak privacy (Theorems 6 and 7): the neighbours
+share X, labels differ by noise only, and the terms with sigma_r and sigma_1 in the brackets fall away.
 """
 
 from __future__ import annotations

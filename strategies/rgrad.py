@@ -7,21 +7,23 @@
     for t = 1..T:  M <- SVD_r( M - eta_t P_T(G) )
 
 Users send P_T(G_i) by its coordinates A (r, r), B (r, d2), C (d1, r), an isometry (see clients/rgrad.py): one release of
-r^2 + r d2 + d1 r numbers, not d1 d2. Noise on B and C falls partly outside the tangent space; projecting it away, B (I - V V^T) and
-(I - U U^T) C, is post-processing, and leaves noise in the r (d1 + d2 - r) dimensions that matter. SVD_r is exact by two thin
-QRs and the SVD of a 2r x 2r core: O((d1 + d2) r^2) a round, no d1 x d2 matrix at all.
+r^2 + r d2 + d1 r numbers, not d1 d2. Noise on B and C falls partly outside the tangent space; projecting it away,
+B (I - V V^T) and (I - U U^T) C, is post-processing, and leaves noise in the r (d1 + d2 - r) dimensions that matter. SVD_r is
+exact by two thin QRs and the SVD of a 2r x 2r core: O((d1 + d2) r^2) a round, no d1 x d2 matrix at all.
 
 Sensitivity and budget (calibration=clipped): a user's vector has norm at most psi, so replacing a user (or only its labels:
 neighbouring=weak) moves the sum by at most 2 psi, adding or removing one by psi, whatever the data. A release with noise std
 costs mu_t = sensitivity / std, and everything together, initialiser and clip norms included, mu^2 = sum mu_t^2.
 
-Step size: for Gaussian X Stein's identity gives E clip(r P_T X) = q P_T(M - M*), as far from M* as near it, where q is the
-fraction of users below psi. So 1/q is Newton's step, and eta_t = (step / q) decay^(t - 1): full steps, then smaller and smaller
-ones that average the noise of many rounds. With clip=auto q is the private quantile asked for. A clip norm that is fixed
-leaves fewer users alone while M is far away, and the steps are shorter then: give `slope` as it is near the solution.
+Step size: for Gaussian X and m = 1 Stein's identity gives, but for the spread of |P_T(X)|, E clip(r P_T(X), psi) =
+q P_T(M - M*), as far from M* as near it. So 1/q is Newton's step, and eta_t = (step / q) decay^(t - 1): long steps first, then
+shorter and shorter ones that average the noise of many rounds. With clip=auto, q is the private quantile asked for, and clip
+norms follow the residuals as they shrink. A fixed clip norm leaves fewer users alone while M is far away, so that it takes
+more or longer steps; `slope` is q near the solution.
 
-calibration=paper clips nothing and trusts the paper's sensitivities (strategies/design.py): the guarantee then holds under
-that assumption only, and the result says so. Costs are still counted exactly, not by 2 log(1.25 / delta) and advanced composition.
+calibration=paper clips nothing (q = 1) and trusts the paper's sensitivities (strategies/design.py): the guarantee then holds
+under that assumption only, and the result says so. Costs are still counted exactly, by mu, not by the paper's eps / l* a round
+with 2 log(1.25 l* / delta).
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ class RGrad(PrivateStrategy):
     """Noisy Riemannian gradient steps on the matrices of rank r."""
 
     names = ("U", "S", "V")
-    neighbourings = (REPLACE_ONE, ADD_REMOVE, WEAK)
+    neighbourings: tuple[str, ...] = (REPLACE_ONE, ADD_REMOVE, WEAK)
 
     def __init__(
         self,
@@ -69,9 +71,7 @@ class RGrad(PrivateStrategy):
         if calibration not in CALIBRATIONS:
             raise ConfigError.of("algo.calibration", calibration, nearest(str(calibration), CALIBRATIONS))
         if d1 is None or d2 is None:
-            raise ConfigError(
-                "data: algo=rgrad needs features that are matrices, with data.d1 and data.d2, as data=trace has them"
-            )
+            raise ConfigError("data: algo=rgrad needs features that are matrices (data.d1, data.d2), as data=trace has them")
         if federation.k > min(d1, d2):
             raise ConfigError.of(
                 "model.k", federation.k, f"the rank cannot be larger than the smaller of data.d1={d1} and data.d2={d2}"
@@ -112,4 +112,5 @@ class RGrad(PrivateStrategy):
             return clips
         if self.federation.privacy.clip is not None:
             raise ConfigError.of("privacy.clip", self.federation.privacy.clip, "algo.calibration=paper clips nothing")
-        return clips | {name: UNCLIPPED for name in (self.task, Regression.task)[: 1 + isinstance(self.init, Regression)]}
+        free = [self.task, Regression.task] if isinstance(self.init, Regression) else [self.task]
+        return clips | dict.fromkeys(free, UNCLIPPED)

@@ -1,8 +1,8 @@
 """RGRAD's problem, low-rank trace regression: y = <X, M*> + sigma noise, M* = U* diag(singular) V*^T (d1 x d2) of rank r.
 
 The features X are d1 x d2 matrices of independent standard normal numbers, held as rows of d = d1 d2. All users share the one
-matrix M*; nobody has a predictor of its own. Users are drawn in public chunks from streams keyed by (seed, purpose, chunk): user
-i has the same data whatever n is, however users are spread over nodes, and a node makes only the chunks its users lie in.
+matrix M*; nobody has a predictor of its own. Users are drawn in public chunks from streams keyed by (seed, purpose, chunk):
+user i has the same data whatever n is, however users are spread over nodes, and a node makes only its own users' chunks.
 """
 
 from __future__ import annotations
@@ -43,10 +43,8 @@ class Trace:
         self.n, self.m, self.d1, self.d2, self.r, self.d = n, m, d1, d2, r, d1 * d2
         self.sigma, self.seed = float(sigma), seed
         self.singular = singular_values(singular, r)
-        U, V = (
-            retraction(generator(seed, "matrix", side).standard_normal((size, r)))
-            for side, size in (("left", d1), ("right", d2))
-        )
+        U = retraction(generator(seed, "left").standard_normal((d1, r)))
+        V = retraction(generator(seed, "right").standard_normal((d2, r)))
         self.M_star = (U * self.singular) @ V.T
         self.rows = int(np.clip(CHUNK // (m * self.d), 1, BLOCK))
         self._chunk = lru_cache(maxsize=4)(self._make_chunk)
