@@ -106,6 +106,14 @@ class RGrad(PrivateStrategy):
         half = self.design.gradients(self.federation, self.d1, self.d2) / 2.0  # the gate doubles what one user sends
         return [self.federation.gate.release(step.task, sums[step.task], bound=half, mu=step.mu, round=step.round) / users]
 
+    @property
+    def notes(self) -> list[str]:
+        """That the paper's constants are a guess."""
+        if self.design is None:
+            return super().notes
+        chosen = f"C2={self.design.C2:g} and C3={self.design.C3:g}"
+        return [f"the paper leaves its constants open; that {chosen} are large enough is assumed, too", *super().notes]
+
     def _clips(self, clip: Clip | Mapping[str, Clip]) -> dict[str, Clip]:
         clips = super()._clips(clip)
         if self.design is None:
