@@ -1,4 +1,4 @@
-"""Small dense linear algebra of the server: retractions, eigenvectors, subspace distances, half-vectorisation."""
+"""Small dense linear algebra of the server: retractions, singular vectors, subspace distances, half-vectorisation."""
 
 from __future__ import annotations
 
@@ -22,6 +22,28 @@ def top_eigenvectors(S: Array, k: int) -> Array:
     Q = vectors[:, np.argsort(-np.abs(values), kind="stable")[:k]]
     signs = np.sign(Q[np.argmax(np.abs(Q), axis=0), np.arange(k)])
     return np.ascontiguousarray(Q * signs)
+
+
+def top_singular(L: Array, r: int) -> tuple[Array, Array, Array]:
+    """SVD_r of L (d1, d2), signs fixed: U (d1, r), S (r,) decreasing, V (d2, r)."""
+    U, S, Vt = np.linalg.svd(L, full_matrices=False)
+    U, V = U[:, :r], Vt[:r].T
+    signs = np.sign(U[np.argmax(np.abs(U), axis=0), np.arange(r)])
+    return np.ascontiguousarray(U * signs), S[:r], np.ascontiguousarray(V * signs)
+
+
+def low_rank_retraction(U: Array, S: Array, V: Array, A: Array, B: Array, C: Array) -> tuple[Array, Array, Array]:
+    """SVD_r of M + xi for M = U diag(S) V^T of rank r and a tangent vector xi = U A V^T + U B + C V^T.
+
+    U (d1, r), S (r,), V (d2, r), A (r, r), B (r, d2), C (d1, r) -> the new U, S, V. M + xi has rank at most 2r, as it is
+    [U C] [[diag(S) + A, I], [I, 0]] [V B^T]^T: two thin QRs leave a core of 2r x 2r, and its SVD is that of M + xi.
+    """
+    r = len(S)
+    Q_left, R_left = np.linalg.qr(np.hstack([U, C]))
+    Q_right, R_right = np.linalg.qr(np.hstack([V, B.T]))
+    core = np.block([[np.diag(S) + A, np.eye(r)], [np.eye(r), np.zeros((r, r))]])
+    left, values, right = top_singular(R_left @ core @ R_right.T, r)
+    return Q_left @ left, values, Q_right @ right
 
 
 def dist(U: Array, U_star: Array) -> float:

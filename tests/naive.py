@@ -72,3 +72,10 @@ def moments(X, y, U, head_rows, rows, residuals, eta_c=None, zeta=None):
 def clip(M, bound):
     norm = np.linalg.norm(M)
     return M if norm <= bound else M * (bound / norm)
+
+
+def tangent_gradient(X, y, U, S, V):
+    """P_T of the gradient of 1/2 mean_j (<X_j, M> - y_j)^2 at M = U diag(S) V^T: (d1, d2)."""
+    M = U @ np.diag(S) @ V.T
+    G = sum((np.sum(x.reshape(M.shape) * M) - target) * x.reshape(M.shape) for x, target in zip(X, y, strict=True)) / len(X)
+    return U @ U.T @ G + G @ V @ V.T - U @ U.T @ G @ V @ V.T
