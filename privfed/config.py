@@ -11,7 +11,7 @@ from hydra import initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 from yaml import YAMLError
 
 from privfed.errors import ConfigError, check_whole, nearest
@@ -91,6 +91,9 @@ def _explain(error: Exception, overrides: Sequence[str], extra: Sequence[str]) -
             hint = f"did you mean {close[0]!r}?" if close else nearest(key, known).split(" known:")[0]
             hint = "see --help for the keys" if hint.startswith("known:") else hint
             return ConfigError(f"{override}: there is no setting {key!r}; {hint}")
+    if isinstance(error, InterpolationKeyError):
+        missing = str(error).partition("'")[2].partition("'")[0]
+        return ConfigError(f"{missing}: there is no such setting, but the chosen groups need it; they do not fit together")
     for override in overrides:
         try:
             OverridesParser.create().parse_override(override)

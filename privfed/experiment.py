@@ -136,6 +136,7 @@ class Experiment:
             "rounds": len(rounds),
             "metrics": self._metrics(),
             **({"notes": self.strategy.notes} if self.strategy.notes else {}),
+            **({} if self.data.personal else {"heads": False}),
             "privacy": {
                 "epsilon": cost[self.budget.neighbouring],
                 "delta": self.ledger.delta,

@@ -50,8 +50,8 @@ def guarantee_in_words(result: Row) -> str:
         f"Everything published ({releases}) is together "
         f"({epsilon:.4g}, {delta:g})-differentially private for each of the {users} users{whatever}: "
         f"{change} ({privacy['neighbouring']}) changes the probability of any outcome by at most a factor "
-        f"e^{epsilon:.4g} = {math.exp(min(epsilon, 700)):.4g}{f', up to a probability of {delta:g}' if delta else ''}. "
-        f"Heads stay with their users and are not published.{condition}"
+        f"e^{epsilon:.4g} = {math.exp(min(epsilon, 700)):.4g}{f', up to a probability of {delta:g}' if delta else ''}."
+        f"{' Heads stay with their users and are not published.' if result.get('heads', True) else ''}{condition}"
     )
     if privacy["noise"] == "seeded":
         words += (

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from bench_linear import alternating_minimisation, low_rank_step
 from rich.console import Console
 from rich.table import Table
 
@@ -145,8 +146,12 @@ def main() -> None:
     console = Console(highlight=False)
     our_rounds("data.n=1000")  # compile and load before anything is timed
     console.print(f"{len(os.sched_getaffinity(0))} cores, NumPy {np.__version__}")
-    for table in (against_numpy(repetitions), growth(repetitions), one_user_a_node(max(1, repetitions // 2)), whole_command()):
-        console.print(table)
+    console.print(against_numpy(repetitions))
+    console.print(growth(repetitions))
+    console.print(one_user_a_node(max(1, repetitions // 2)))
+    console.print(alternating_minimisation(max(1, repetitions // 2)))
+    console.print(low_rank_step(max(1, repetitions // 2)))
+    console.print(whole_command())
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""Reproduce a figure: python scripts/reproduce.py NAME [--seeds N] writes docs/figures/NAME.{csv,png,md} and docs/results.md."""
+"""Reproduce a figure: python scripts/reproduce.py NAME writes docs/figures/NAME.csv, .png and .md, and docs/results.md."""
 
 from __future__ import annotations
 
 import argparse
 import time
 
-from figures import centaur, pmpr
+from figures import centaur, pmpr, rgrad
 from figures.common import Figure, assemble, write
 
-FIGURES: dict[str, Figure] = {**pmpr.FIGURES, **centaur.FIGURES}
+FIGURES: dict[str, Figure] = {**pmpr.FIGURES, **centaur.FIGURES, **rgrad.FIGURES}
 
 
 def main() -> None:

@@ -144,8 +144,8 @@ class PrivateStrategy(Strategy):
         if init is None:
             return clips
         if set(init.gives) != set(self.names):
-            needs = f"it gives {', '.join(init.gives)}, the algorithm starts from {', '.join(self.names)}"
-            raise ConfigError.of("init", type(init).__name__, needs)
+            gives, needs = ", ".join(init.gives), ", ".join(self.names)
+            raise ConfigError(f"init: the chosen initialiser gives {gives}, but this algorithm starts from {needs}")
         if init.task is not None:
             clips[init.task] = AUTO if asked == AUTO else check_clip("init.clip", init.clip)
         return clips

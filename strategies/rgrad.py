@@ -28,6 +28,7 @@ with 2 log(1.25 l* / delta).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -77,7 +78,8 @@ class RGrad(PrivateStrategy):
                 "model.k", federation.k, f"the rank cannot be larger than the smaller of data.d1={d1} and data.d2={d2}"
             )
         self.d1, self.d2 = d1, d2
-        self.design = GaussianDesign(**assumed) if calibration == "paper" else None
+        constants = {"C2": assumed["C2"] if assumed["C2"] is not None else math.sqrt(d1 + d2)}
+        self.design = GaussianDesign(**{**assumed, **constants}) if calibration == "paper" else None
         if self.design is not None:
             self.neighbourings, self.guarantee = (REPLACE_ONE, WEAK), ASSUMPTION
             self.design.check(federation)

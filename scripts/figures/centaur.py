@@ -51,10 +51,9 @@ def initialiser(seeds: int) -> tuple[list[Row], plt.Figure, str]:
     success = "; ".join(f"{name} {share}" for name, share in shares.items())
     paragraph = f"""
 n=4000, d=20, k=2, m=10, {seeds} seeds. Share of runs whose start lies within {NEAR} of the true representation, at epsilon
-{", ".join(EPSILONS)}: {success}. All copies of a power method are charged, so each of {COPIES} has
-sqrt({COPIES}) times the noise of one alone; picking by agreement guards against a bad random start, which a few more iterations cure more cheaply. What helps is to
-centre the users' matrices (y^2 (x x^T - I) instead of y^2 x x^T): the iteration then loses everything outside the
-representation at once. PMPR's spectral initialiser needs one release and no start at all.
+{", ".join(EPSILONS)}: {success}. All copies of a power method are charged, so each of {COPIES} has sqrt({COPIES}) times
+the noise of one alone; picking by agreement guards against a bad random start, which a few more iterations cure more
+cheaply. PMPR's spectral initialiser needs one release and no start at all.
 """
     return rows, picture, paragraph
 

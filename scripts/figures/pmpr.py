@@ -56,20 +56,21 @@ def figure1(seeds: int) -> tuple[list[Row], plt.Figure, str]:
     pairs = ", ".join(f"{at['fedrep', eps]:.3e} / {at['altmin', eps]:.3e}" for eps in EPSILONS)
     below = all(at["fedrep", eps] <= at["altmin", eps] for eps in EPSILONS)
     paragraph = f"""
-n=20000, d=50, k=2, m=10, label noise 0.01, {seeds} seeds. FedRep / Priv-AltMin at epsilon {", ".join(EPSILONS)}: {pairs}; each
-user alone {at["standalone", "inf"]:.3g}, oracle {at["oracle", "inf"]:.3e}. FedRep is {"" if below else "not "}below Priv-AltMin at
-every epsilon: FedRep's rounds share the budget but each averages over all users, Priv-AltMin's have the whole of it
-but each averages over its own group only.
+n=20000, d=50, k=2, m=10, label noise 0.01, {seeds} seeds. FedRep / Priv-AltMin at epsilon {", ".join(EPSILONS)}: {pairs};
+each user alone {at["standalone", "inf"]:.3g}, oracle {at["oracle", "inf"]:.3e}. FedRep is {"" if below else "not "}below
+Priv-AltMin at every epsilon: FedRep's rounds share the budget but each averages over all users, Priv-AltMin's have
+the whole of it but each averages over its own group only.
 
 What does not survive equal calibration is the papers' own setting. With the printed step eta=2.5 FedRep diverges on the
-printed loss even without privacy ({at["fedrep published not private", "inf"]:.3g}): its curvature is 2, so steps above 1 overshoot.
-With eta=.25 and everything else as printed it reaches {at["fedrep published, eta .25", "8"]:.2e} at epsilon 8. Priv-AltMin as
-written ({at["altmin published", "8"]:.3g} at epsilon 8, {at["altmin published not private", "inf"]:.2e} without privacy) is worse
-than its own initialiser, for three reasons. Its heads are fitted on 2 examples for 2 unknowns, so their errors have no finite
-variance and a few users carry the sums; bounds for every single example are paid for as if all of a user's examples
-pointed the same way; and solving A vec(U) = b for U itself multiplies the noise in A, a 100 x 100 matrix, by U. Each has a
-remedy within the same algorithm: every example both fits and judges (leave-one-out), a user is clipped as a whole and equally in
-A and b, and the system is solved for the change of U from residuals, with A shrunk toward the form it has for isotropic features.
+printed loss even without privacy ({at["fedrep published not private", "inf"]:.3g}): its curvature is 2, so steps above 1
+overshoot. With eta=.25 and everything else as printed it reaches {at["fedrep published, eta .25", "8"]:.2e} at epsilon 8.
+Priv-AltMin as written ({at["altmin published", "8"]:.3g} at epsilon 8, {at["altmin published not private", "inf"]:.2e}
+without privacy) is worse than the initialiser could be, for three reasons. Its heads are fitted on 2 examples for 2
+unknowns, so their errors have no finite variance and a few users carry the sums; bounds for every single example are paid
+for as if all of a user's examples pointed the same way; and solving A vec(U) = b for U itself multiplies the noise in A,
+a 100 x 100 matrix, by U. Each has a remedy within the same algorithm: every example both fits and judges (leave-one-out),
+a user is clipped as a whole and equally in A and b, and the system is solved for the change of U from residuals, with A
+shrunk toward the form it has for isotropic features.
 """
     return rows, picture, paragraph
 
