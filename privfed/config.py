@@ -58,6 +58,20 @@ def describe(group: str) -> Iterator[tuple[str, str]]:
         yield name, comments[0] if comments else ""
 
 
+def keys(path: Path, group: str = "") -> Iterator[str]:
+    """The lines of a config file that a user may want to set, with their comments."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    if f"{group}:" in lines:  # a file that also sets other groups has its own keys indented
+        lines = [line[2:] for line in lines[lines.index(f"{group}:") + 1 :]]
+    inside = ""
+    for line in lines:
+        key = line.strip().partition(":")[0]
+        if not line.startswith((" ", "#")):
+            inside = key
+        if line[:1] not in ("#", "") and inside not in ("defaults", "name", "strategy", "client", "guarantee", "_target_"):
+            yield line
+
+
 def flatten(settings: Any, prefix: str = "") -> Iterator[str]:
     """The dotted key of every setting."""
     for key, value in settings.items():

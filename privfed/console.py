@@ -115,5 +115,7 @@ def show_plan(experiment: Experiment) -> None:
 
 def paid(costs: Sequence[Planned]) -> float:
     """What one user pays for these releases, in the quantity that adds up: mu^2, or epsilon; groups pay side by side."""
-    each = [cost.epsilon + cost.mu**2 for cost in costs]
-    return max(each) if costs[-1].group is not None else sum(each)
+    by_group: dict[int | None, float] = {None: 0.0}
+    for cost in costs:
+        by_group[cost.group] = by_group.get(cost.group, 0.0) + cost.epsilon + cost.mu**2
+    return by_group.pop(None) + max(by_group.values(), default=0.0)

@@ -20,19 +20,21 @@ examples:
   python -m privfed.run                                  Private FedRep at eps=1 on the built-in problem
   python -m privfed.run eps=0.25 seed=3 out=runs/low     a tighter budget, into a folder of your choice
   python -m privfed.run eps=inf                          the same code without privacy
+  python -m privfed.run algo=altmin init=pairs           another algorithm, with another initialiser
   python -m privfed.run algo=standalone                  every user alone
   python -m privfed.run preset=pmpr                      the paper's own hyper-parameters
   python -m privfed.run data.n=200000 runtime.nodes=8    more users, on eight nodes
   python -m privfed.run privacy.clip=auto                clip norms by private quantiles, charged to the budget
+  python -m privfed.run --help algo=altmin               the settings of another algorithm
   python -m privfed.run --plan eps=2                     what would be released and at what cost; touches no data
 
 exit codes: 0 done; 2 bad configuration or data; 3 privacy budget refused; 1 anything else
 """
 
 
-def help_text() -> str:
-    """Groups with their choices, and every key with its default."""
-    from privfed.config import CONF, GROUPS, describe, options
+def help_text(arguments: Sequence[str]) -> str:
+    """Groups with their choices, and every key of the chosen ones (as in `--help algo=altmin`) with its default."""
+    from privfed.config import CONF, GROUPS, describe, keys, options
 
     lines = ["", "groups (choose one of each):"]
     for group in GROUPS:
@@ -40,19 +42,12 @@ def help_text() -> str:
             continue
         lines.append(f"  {group}=")
         lines += [f"    {name:<12} {text}" for name, text in describe(group)]
-    for title, path in {
-        "top-level keys:": "config.yaml",
-        "algo.* (fedrep):": "algo/fedrep.yaml",
-        "init.* (spectral):": "init/spectral.yaml",
-        "data.* (synthetic):": "data/synthetic.yaml",
-        "privacy.*:": "privacy/default.yaml",
-        "runtime.* (inprocess):": "runtime/inprocess.yaml",
-    }.items():
-        lines += ["", title]
-        for line in (CONF / path).read_text(encoding="utf-8").splitlines():
-            key = line.partition(":")[0]
-            if line[:1].isalpha() and key not in ("defaults", "name", "strategy", "client", "guarantee"):
-                lines.append(f"  {line}")
+    lines += ["", "top-level keys:", *(f"  {line}" for line in keys(CONF / "config.yaml"))]
+    shown = {"algo": "fedrep", "init": "spectral", "data": "synthetic", "privacy": "default", "runtime": "inprocess"}
+    for group, name in shown.items():
+        asked = [a.partition("=")[2] for a in arguments if a.startswith(f"{group}=")]
+        name = next((choice for choice in asked if choice in options(group)), name)
+        lines += ["", f"{group}.* ({name}):", *(f"  {line}" for line in keys(CONF / group / f"{name}.yaml", group))]
     return "\n".join(lines) + "\n" + EXAMPLES
 
 
@@ -77,7 +72,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
     parser.add_argument("--version", action="version", version=f"privfed {__version__}")
     if {"-h", "--help"} & set(arguments):
-        parser.epilog = help_text()
+        parser.epilog = help_text(arguments)
     return parser.parse_intermixed_args(arguments)
 
 

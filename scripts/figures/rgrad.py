@@ -64,16 +64,17 @@ def rate(seeds: int) -> tuple[list[Row], plt.Figure, str]:
         label = "users n" if key == "n" else "epsilon"
         draw(axes, curves, label, "Frobenius error" if key == "n" else "", f"{fixed[0]}={fixed[1]}")
     at = {(row["method"], row["n"], row["eps"]): row["frobenius"] for row in rows}
+    clipped, weak, paper = at["clipped", 20000, "1"], at["weak", 20000, "1"], at["paper", 20000, "1"]
     paragraph = f"""
 d1=d2=20, r=2, singular values (1, .7), label noise .1, one observation a user, {seeds} seeds. At epsilon 1 the error is
-{at["clipped", 20000, "1"]:.4f} at n=20000 and {at["clipped", 80000, "1"]:.4f} at n=80000, with slope
-{slopes["clipped", "n"]:+.2f} in n (statistics alone: -1/2, privacy alone: -1) and {slopes["clipped", "eps"]:+.2f} in epsilon, where
-statistics take over. Weak privacy gives {at["weak", 20000, "1"]:.4f} and {at["weak", 80000, "1"]:.4f}: clipping a user's gradient is
-clipping its residual, so protecting the features as well costs nothing more. The gap between the upper and the lower
-bound, a factor sigma_r, comes from calibrating noise to what is likely under the assumed design instead of clipping: the
-paper's own calibration has {at["paper", 20000, "1"]:.3f} ({at["paper, weak", 20000, "1"]:.3f} under weak privacy) and a
-guarantee that holds only if the data are as assumed. Its constants are open; the ones used here are the smallest round ones
-that covered what a single user was seen to move on data exactly as assumed.
+{clipped:.4f} at n=20000 and {at["clipped", 80000, "1"]:.4f} at n=80000, with slope {slopes["clipped", "n"]:+.2f} in n
+(statistics alone: -1/2, privacy alone: -1) and {slopes["clipped", "eps"]:+.2f} in epsilon, where statistics take over.
+Weak privacy gives {weak:.4f} and {at["weak", 80000, "1"]:.4f}: clipping a user's gradient is clipping its residual, so
+protecting the features as well costs nothing more. The gap between the upper and the lower bound, a factor sigma_r,
+comes from calibrating noise to what is likely under the assumed design instead of clipping: the paper's own calibration
+has {paper:.3f} ({at["paper, weak", 20000, "1"]:.3f} under weak privacy) and a guarantee that holds only if the data are
+as assumed. Its constants are open; the ones used here are the smallest round ones that covered what a single user was
+seen to move on data exactly as assumed.
 """
     return rows, picture, paragraph
 
