@@ -133,28 +133,3 @@ def _svg(parts: Sequence[str], title: str) -> str:
 def _legend(series: Sequence[Series]) -> str:
     items = "".join(f'<li><i class="key {s.colour}"></i>{escape(s.name)}</li>' for s in series)
     return f'<ul class="legend">{items}</ul>'
-
-
-PALETTE = {"c1": "#2563c9", "c2": "#c2571a", "c3": "#1d7f4f", "c4": "#7b4bb7"}
-
-
-def standalone_svg(chart: str, series: Sequence[Series]) -> str:
-    """A chart as an image file of its own: light colours, a white ground, the legend inside."""
-    colours = "".join(f".{name}{{--c:{value}}}" for name, value in PALETTE.items())
-    style = (
-        f"<style>{colours}text{{font:12px sans-serif;fill:#5c6675}}.grid{{stroke:#dfe3e9}}"
-        ".axis,.tick{stroke:#5c6675}tspan{font-size:75%}"
-        ".line{fill:none;stroke-width:2}.level{stroke-width:1.6;stroke-dasharray:6 4}"
-        ".line,.level{stroke:var(--c)}.dot,.bar,.key{fill:var(--c)}</style>"
-    )
-    legend = "".join(
-        f'<rect class="key {s.colour}" x="{LEFT}" y="{HEIGHT + 4 + 18 * i}" width="14" height="4"/>'
-        f'<text x="{LEFT + 20}" y="{HEIGHT + 10 + 18 * i}">{escape(s.name)}</text>'
-        for i, s in enumerate(series)
-    )
-    height = HEIGHT + 14 + 18 * len(series)
-    inside = chart[chart.index(">") + 1 : chart.index("</svg>")]
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH * 1.4:.0f}">{style}'
-        f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>{inside}{legend}</svg>\n'
-    )
