@@ -52,8 +52,9 @@ def initialiser(seeds: int) -> tuple[list[Row], plt.Figure, str]:
     paragraph = f"""
 n=4000, d=20, k=2, m=10, {seeds} seeds. Share of runs whose start lies within {NEAR} of the true representation, at epsilon
 {", ".join(EPSILONS)}: {success}. All copies of a power method are charged, so each of {COPIES} has sqrt({COPIES}) times
-the noise of one alone; picking by agreement guards against a bad random start, which a few more iterations cure more
-cheaply. PMPR's spectral initialiser needs one release and no start at all.
+the noise of one alone: picking by agreement guards against a bad random start, which is what a single power method fails
+by however large its budget, and pays where the budget is ample; where it is tight the noise of many copies loses more.
+PMPR's spectral initialiser needs one release and no start at all.
 """
     return rows, picture, paragraph
 
