@@ -124,8 +124,10 @@ def sketched(cohort: Cohort, M: Array) -> Cohort:
     X = np.empty((*cohort.X.shape[:2], len(M)))
     start = 0
     for block in cohort.blocks():
-        lengths = np.linalg.norm(block.X, axis=2, keepdims=True)
-        X[start : start + len(block)] = block.X @ M.T / np.maximum(lengths, 1.0)
+        with np.errstate(over="ignore"):  # what is infinitely long becomes 0
+            lengths = np.sqrt(np.vecdot(block.X, block.X))
+        inside = block.X if np.all(lengths <= 1.0) else block.X / np.maximum(lengths, 1.0)[..., None]
+        X[start : start + len(block)] = inside @ M.T
         start += len(block)
     return replace(cohort, X=X, truth=None)
 
@@ -136,5 +138,7 @@ def check_labels(cohort: Cohort) -> None:
     if bad.any():
         user, example = np.argwhere(bad)[0]
         raise ConfigError.of(
-            f"label of user {cohort.ids[user]}, example {example + 1}", cohort.y[user, example], "must be -1 or 1 (algo=jlmargin)"
+            f"label of user {cohort.ids[user]}, example {example + 1}",
+            cohort.y[user, example],
+            "must be -1 or 1 (algo=jlmargin)",
         )

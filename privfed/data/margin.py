@@ -28,7 +28,7 @@ from privfed.linalg import Array, dist, retraction
 from privfed.models.errors import UNIT, Scale
 
 BLOCK = 32
-FRESH = 512
+FRESH = 1024
 INSIDE = 1.0 - 1e-6
 """Rounding to single precision must not carry an example out of the unit ball."""
 
@@ -42,7 +42,7 @@ class MarginTruth:
     of w perpendicular to U*. Both e and u are uniform on spheres, so only their coordinates e_1 and c along one
     direction matter: of the d dimensions k + 1 matter at most. The square of a coordinate of a uniform point on the sphere in
     D dimensions is Beta(1/2, (D - 1)/2), so the probability over c that the prediction is wrong is known exactly; t and e_1
-    are drawn once, t from each of FRESH strata, the same for all users. A prediction of 0 is wrong, as in the paper.
+    are drawn once, t from each of FRESH strata and e_1 with either sign in turn, the same for all users. A prediction of 0 is wrong, as in the paper.
     """
 
     scale: ClassVar[Scale] = UNIT
@@ -96,9 +96,7 @@ class Margin:
     personal = True
     error, scale, floor = "risk", MarginTruth.scale, 0.0
 
-    def __init__(
-        self, n: int, m: int, d: int, k: int, margin: float, strength: float, label_noise: float, seed: int
-    ) -> None:
+    def __init__(self, n: int, m: int, d: int, k: int, margin: float, strength: float, label_noise: float, seed: int) -> None:
         for key, value in (("data.n", n), ("data.m", m), ("data.d", d), ("data.k", k)):
             check_whole(key, value)
         if k > d:
@@ -111,7 +109,8 @@ class Margin:
         self.U_star = retraction(generator(seed, "representation").standard_normal((d, k)))
         rng = generator(seed, "fresh")
         t = self._margins((np.arange(FRESH) + rng.random(FRESH)) / FRESH)
-        self.fresh = np.stack([t, directions(rng, (FRESH, max(1, k - 1)))[:, 0] * (k > 1)])
+        e = np.abs(directions(rng, (FRESH, max(1, k - 1)))[:, 0]) * (k > 1)
+        self.fresh = np.stack([t, e * (-1.0) ** np.arange(FRESH)])
 
     def cohort(self, first: int, last: int) -> Cohort:
         """Users first..last-1."""
@@ -158,10 +157,11 @@ class Margin:
         z = t[..., None] * V[:, None] + e
         U = self.U_star.astype(np.float32)
         X = stream("features").standard_normal((*shape, self.d), dtype=np.float32)
-        X -= (X @ U) @ U.T
-        if self.d > self.k:
-            X *= (math.sqrt(1 - s * s) / np.linalg.norm(X, axis=-1, keepdims=True)).astype(np.float32)
-        else:
+        lengths = (1.0, math.sqrt(1 - s * s)) if self.d > self.k else ()
+        for length in lengths:  # twice, as a vector that was mostly in the subspace keeps some of it by rounding
+            X -= (X @ U) @ U.T
+            X *= np.float32(length) / np.linalg.norm(X, axis=-1, keepdims=True)
+        if not lengths:
             X[:] = 0.0
         X += (s * z).astype(np.float32) @ U.T
         X *= np.float32(INSIDE)
