@@ -7,7 +7,8 @@
     s_i(U~) = 1 - min_v (1/|S0|) #{ j in S0 : y_j <M x_j, U~ v> <= rho }        in [0, 1]: sensitivity 1/n of the mean
 
 The minimum over heads is NP-hard in general; it is taken over a public finite set of directions of length Gamma, which is
-as private, since a user's score is in [0, 1] whatever heads are tried. Examples are scaled into the unit ball and sketched once.
+as private, since a user's score is in [0, 1] whatever heads are tried. Examples are scaled into the unit ball and sketched
+once.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from privfed.errors import ConfigError, check_number, check_positive, check_whol
 from privfed.kernels import lstsq
 from privfed.keyed import generator
 from privfed.linalg import Array
-from privfed.nets import random_orthonormal
+from privfed.nets import random_orthonormal, sketch_matrix
 from privfed.scoring import CandidateScores, margin_scores, prepare
 
 FINE = 8
@@ -112,11 +113,6 @@ def half_sphere(seed: int, k: int, count: int) -> Array:
         return np.stack([np.cos(angles), np.sin(angles)], axis=1)
     V = generator(seed, "head directions", k).standard_normal((count, k))
     return V / np.linalg.norm(V, axis=1, keepdims=True)
-
-
-def sketch_matrix(seed: int, rows: int, d: int) -> Array:
-    """M (rows, d) with entries +-1/sqrt(rows): public, so every node makes it by itself."""
-    return (2.0 * generator(seed, "sketch").integers(0, 2, (rows, d)) - 1.0) / math.sqrt(rows)
 
 
 def sketched(cohort: Cohort, M: Array) -> Cohort:

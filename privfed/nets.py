@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from privfed.keyed import generator
 from privfed.linalg import Array
 
 MOST_POINTS = 2**22
@@ -91,6 +92,12 @@ def around(rng: np.random.Generator, U: Array, count: int, radius: float) -> Arr
     return np.concatenate([U[None], polar(U + Z)])
 
 
+def sketch_matrix(seed: int, rows: int, d: int) -> Array:
+    """M (rows, d) with entries +-1/sqrt(rows): public, so every node makes it by itself."""
+    signs = generator(seed, "sketch").integers(0, 2, (rows, d))
+    return np.where(signs == 1, 1.0, -1.0) / math.sqrt(rows)
+
+
 def unique(U: Array) -> Array:
     """The first of those with the same U U^T. U: (C, d, k)."""
     if not len(U):
@@ -108,4 +115,4 @@ def _grid(shape: tuple[int, int], reach: float, spacing: float) -> Iterator[Arra
     for start in range(0, side**entries, CHUNK):
         numbers = np.arange(start, min(start + CHUNK, side**entries))
         digits = np.stack(np.unravel_index(numbers, (side,) * entries), axis=1)
-        yield (spacing * (digits - steps)).reshape(-1, *shape)
+        yield np.asarray(spacing * (digits - steps), dtype=np.float64).reshape(-1, *shape)

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from clients.jlmargin import sketch_matrix
 from privfed import nets
 from privfed.errors import ConfigError, check_whole
 from privfed.federation import Federation
@@ -38,7 +37,7 @@ class JLMargin(Selection):
     @property
     def M(self) -> Array:
         """The public sketch."""
-        return sketch_matrix(self.federation.seed, self.sketch, self.federation.d)
+        return nets.sketch_matrix(self.federation.seed, self.sketch, self.federation.d)
 
     def entries(self) -> tuple[int, int]:
         """k' x k."""

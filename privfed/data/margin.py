@@ -42,7 +42,8 @@ class MarginTruth:
     of w perpendicular to U*. Both e and u are uniform on spheres, so only their coordinates e_1 and c along one
     direction matter: of the d dimensions k + 1 matter at most. The square of a coordinate of a uniform point on the sphere in
     D dimensions is Beta(1/2, (D - 1)/2), so the probability over c that the prediction is wrong is known exactly; t and e_1
-    are drawn once, t from each of FRESH strata and e_1 with either sign in turn, the same for all users. A prediction of 0 is wrong, as in the paper.
+    are drawn once, t from each of FRESH strata and e_1 with either sign in turn, the same for all users. A prediction of 0 is
+    wrong, as in the paper.
     """
 
     scale: ClassVar[Scale] = UNIT
@@ -136,8 +137,8 @@ class Margin:
             start = block * BLOCK
             a, b = max(first, start), min(last, start + BLOCK)
             made = self._block(purpose, block, b - start)
-            for mine, whole in zip((X, y, V), made, strict=True):
-                mine[a - first : b - first] = whole[a - start :]
+            mine = slice(a - first, b - first)
+            X[mine], y[mine], V[mine] = (whole[a - start :] for whole in made)
         truth = MarginTruth(V, self.U_star, self.strength, self.label_noise, self.fresh)
         return Cohort(np.arange(first, last), X, y, truth)  # type: ignore[arg-type]
 
@@ -157,11 +158,11 @@ class Margin:
         z = t[..., None] * V[:, None] + e
         U = self.U_star.astype(np.float32)
         X = stream("features").standard_normal((*shape, self.d), dtype=np.float32)
-        lengths = (1.0, math.sqrt(1 - s * s)) if self.d > self.k else ()
-        for length in lengths:  # twice, as a vector that was mostly in the subspace keeps some of it by rounding
-            X -= (X @ U) @ U.T
-            X *= np.float32(length) / np.linalg.norm(X, axis=-1, keepdims=True)
-        if not lengths:
+        X -= (X @ U) @ U.T
+        if self.d > self.k:
+            X *= np.float32(math.sqrt(1 - s * s)) / np.sqrt(np.vecdot(X, X))[..., None]
+            X -= (X @ U) @ U.T  # a vector that was mostly in the subspace still had some of it, by rounding
+        else:
             X[:] = 0.0
         X += (s * z).astype(np.float32) @ U.T
         X *= np.float32(INSIDE)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from clients.expmech import ExpMechClient
-from clients.jlmargin import JLMarginClient, fewest_errors, half_sphere, sketch_matrix
+from clients.jlmargin import JLMarginClient, fewest_errors, half_sphere
 from privfed import scoring
 from privfed.data.cohort import Cohort
 from privfed.errors import ConfigError
-from privfed.nets import random_orthonormal
+from privfed.nets import random_orthonormal, sketch_matrix
 from privfed.privacy.mechanisms import SCORE
 
 
