@@ -19,6 +19,8 @@ from privfed.linalg import Array
 MOST_POINTS = 2**22
 """Points of a product grid that are looked at, one chunk at a time, for those near enough to be candidates."""
 CHUNK = 2**18
+REDRAWN = 0.25
+"""Of the candidates around a choice: those that differ from it by one whole direction."""
 
 
 def polar(M: Array) -> Array:
@@ -81,15 +83,19 @@ def random_orthonormal(rng: np.random.Generator, count: int, d: int, k: int) -> 
 
 
 def around(rng: np.random.Generator, U: Array, count: int, radius: float) -> Array:
-    """U (d, k), orthonormal, and count - 1 random orthonormal matrices at a distance of about `radius` from it.
+    """U (d, k), orthonormal, and count - 1 random orthonormal matrices near it.
 
-    Steps go in all directions that turn the column space (perpendicular to U), as no other changes it.
+    Most lie at a distance of about `radius`. Their steps go in all directions that turn the column space (perpendicular to U),
+    as no other changes it. The last ones (a fraction REDRAWN) keep k - 1 directions of U's columns and draw one anew: small
+    steps alone never leave a U of which one direction is perpendicular to everything useful, where no small turn helps.
     """
     d, k = U.shape
     Z = rng.standard_normal((count - 1, d, k))
-    Z -= U @ (U.T @ Z)
-    Z *= radius / math.sqrt(max(1, (d - k) * k))
-    return np.concatenate([U[None], polar(U + Z)])
+    near = U + (Z - U @ (U.T @ Z)) * (radius / math.sqrt(max(1, (d - k) * k)))
+    anew = slice(count - 1 - int(REDRAWN * (count - 1)), None)
+    near[anew] = U @ random_orthonormal(rng, len(Z[anew]), k, k)
+    near[anew, :, 0] = Z[anew, :, 0] / math.sqrt(d)
+    return np.concatenate([U[None], polar(near)])
 
 
 def sketch_matrix(seed: int, rows: int, d: int) -> Array:

@@ -31,6 +31,8 @@ from strategies.plan import Step, selection_plan
 NETS = ("auto", "explicit", "random")
 AUTO_LARGEST = 4096
 """The largest explicit net that `auto` takes."""
+AUTO_POINTS = 64 * AUTO_LARGEST
+"""The largest grid that `auto` looks through for one."""
 
 
 class Selection(PrivateStrategy):
@@ -109,7 +111,7 @@ class Selection(PrivateStrategy):
                 f"a cover of radius algo.gamma={self.gamma:g} of {' x '.join(map(str, self.entries()))} matrices takes up to "
                 f"{points:.2g} candidates ({size:.2g} GB); raise algo.gamma or take algo.net=random",
             )
-        if self.net != "random" and points <= MOST_POINTS:
+        if self.net == "explicit" or (self.net == "auto" and points <= AUTO_POINTS):
             cover = self.cover()
             if self.net == "explicit" or len(cover) <= AUTO_LARGEST:
                 self.explicit = True

@@ -59,7 +59,10 @@ def test_random_candidates_surround_the_last_choice_at_the_radius():
     np.testing.assert_array_equal(near[0], U)
     np.testing.assert_allclose(near.transpose(0, 2, 1) @ near, np.tile(np.eye(2), (200, 1, 1)), atol=1e-12)
     distances = np.array([nearest(U, near[i : i + 1]) for i in range(1, 200)])
-    assert distances.mean() == pytest.approx(0.1, rel=0.05) and distances.max() < 0.2
+    close, far = distances[:150], distances[150:]
+    assert close.mean() == pytest.approx(0.1, rel=0.05) and close.max() < 0.2 and far.min() > 0.5
+    shared = np.linalg.svd(U.T @ near[151:], compute_uv=False)
+    np.testing.assert_allclose(shared[:, 0], 1.0, err_msg="one direction is kept")
 
 
 def test_polar_is_the_nearest_orthonormal_matrix():
