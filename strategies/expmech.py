@@ -5,8 +5,12 @@
 
     U <- one of N^gamma, with probability proportional to exp( eps / (2 Delta) * score(U) )
 
-A user's score has range Delta, not the paper's 4 Delta: see the client. The defaults of `rounds`, `candidates` and the radii
-were chosen by measurement on the standard problem (d=50, k=2, n=20000); in rounds=1 nothing useful is found there.
+A user's score has range Delta, not the paper's 4 Delta: see the client.
+
+Defaults by measurement, mean population MSE of seeds 0-4 on the standard problem (n=20000, m=10, d=50, k=2; users alone 1.59,
+oracle 1.3e-4): one selection finds nothing at any budget (2.19 at eps=1 and at eps=8), 40 selections among 512 give .26 at
+eps=1. More selections with less budget each do worse there (60: .39), and better at a larger one: rounds=100,
+last_radius=.05, candidates=128 gives .029 at eps=8. On a cover at d=3, k=1, eps=1: .0036 by one selection, .0003 by 40.
 """
 
 from __future__ import annotations
