@@ -9,8 +9,8 @@ A user's score has range Delta, not the paper's 4 Delta: see the client.
 
 Defaults by measurement, mean population MSE of seeds 0-4 on the standard problem (n=20000, m=10, d=50, k=2; users alone 1.59,
 oracle 1.3e-4): one selection finds nothing at any budget (2.19 at eps=1 and at eps=8), 40 selections among 512 give .26 at
-eps=1. More selections with less budget each do worse there (60: .39), and better at a larger one: rounds=100,
-last_radius=.05, candidates=128 gives .029 at eps=8. On a cover at d=3, k=1, eps=1: .0036 by one selection, .0003 by 40.
+eps=1. A larger budget affords more: rounds=100, last_radius=.05, candidates=128 gives .029 at eps=8. On a cover at d=3, k=1,
+eps=1 it is .0036 by one selection and .0003 by 40.
 """
 
 from __future__ import annotations

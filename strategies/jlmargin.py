@@ -10,8 +10,7 @@ orthonormal matrix. The margin loss then is that of an orthonormal embedding at 
 
 Defaults by measurement, mean risk of seeds 0-4 on the standard problem (n=2000, m=40, k=2, eps=2): .018 at d=50 and .037 at
 d=5000, against .31 and .32 with an uninformed U~, and .17 and .18 by one selection. Users alone (ridge) make next to no error:
-the theorem's bound has a term sqrt(r^2 Gamma^2 / (m rho^2)) that a user's own large-margin classifier has too, so the
-representation pays only where m is small.
+the theorem's bound has a term sqrt(r^2 Gamma^2 / (m rho^2)) that a user's own large-margin classifier has too.
 """
 
 from __future__ import annotations
