@@ -30,6 +30,8 @@ class CohortClient(NumPyClient):
 
     def __init__(self, cohort: Cohort, init: Any = None) -> None:
         self.cohort = cohort.without_broken_users()
+        self.seen = self.cohort
+        """The users as tasks see them, where an algorithm transforms their examples once."""
         self.init = init
 
     # What an algorithm writes.
@@ -62,7 +64,7 @@ class CohortClient(NumPyClient):
         totals: dict[int, Any] = {}
         counts: dict[int, Any] = {}
         with np.errstate(all="ignore"):  # a user whose own numbers overflow contributes nothing
-            for block in self.cohort.blocks(self.train, self._asked(config)):
+            for block in self.seen.blocks(self.train, self._asked(config)):
                 mine = task(block, parameters, config)
                 for i, part in enumerate(mine if isinstance(mine, tuple) else (mine,)):
                     clip = float(clips[min(i, len(clips) - 1)])

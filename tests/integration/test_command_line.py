@@ -97,6 +97,18 @@ def test_without_privacy_the_files_are_valid_json(command, tmp_path):
         (("eps=[1",), ("eps",)),
         (("out=/dev/null/run",), ("out=/dev/null/run", "cannot write")),
         (("--config-dir", "nowhere"), ("nowhere", "no such folder")),
+        (("algo=expmech", "algo.candidates=0"), ("algo.candidates=0", "at least 2")),
+        (("algo=expmech", "algo.net=explicit"), ("algo.net=explicit", "candidates", "GB", "algo.net=random")),
+        (("algo=expmech", "algo.net=exact"), ("algo.net=exact", "explicit")),
+        (("algo=expmech", "algo.gamma=0"), ("algo.gamma=0", "positive")),
+        (("algo=expmech", "algo.C=-1"), ("algo.C=-1", "positive")),
+        (("algo=expmech", "algo.targets=all"), ("algo.targets=all", "relative")),
+        (("algo=expmech", "privacy.clip=auto"), ("privacy.clip=auto", "fixed range")),
+        (("algo=expmech", "privacy.noise_multiplier=2"), ("privacy.noise_multiplier=2", "selections")),
+        (("algo=jlmargin", "algo.sketch=0"), ("algo.sketch=0", "at least 1")),
+        (("algo=jlmargin", "algo.sketch=1"), ("algo.sketch=1", "model.k=2")),
+        (("algo=jlmargin", "algo.gamma=-0.5"), ("algo.gamma=-0.5", "positive")),
+        (("algo=jlmargin", "data.margin=0.9"), ("data.margin=0.9", "data.strength")),
     ],
     ids=lambda value: " ".join(value),
 )
@@ -109,6 +121,14 @@ def test_bad_input_is_one_clear_line(arguments, words, tmp_path, monkeypatch, ca
     assert len(err.strip().splitlines()) == 1 and "Traceback" not in err + out
     assert all(word in err for word in words), err
     assert not any(tmp_path.iterdir()), "a refused run must leave no trace"
+
+
+def test_labels_that_are_none_name_their_row(tmp_path, capfd):
+    from privfed.run import main
+
+    assert main(["algo=jlmargin", "data=synthetic", "data.n=50", "--quiet", f"out={tmp_path}"]) == 2
+    err = capfd.readouterr().err
+    assert len(err.strip().splitlines()) == 1 and "user 0, example 1" in err and "-1 or 1" in err
 
 
 @pytest.mark.parametrize(

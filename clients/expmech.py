@@ -1,0 +1,79 @@
+"""Pure-DP selection of the embedding, user side (DPMP Algorithm 4).
+
+    p_j = clip(U^T x_j; L_f)    features of an example     |v| <= C   head, least squares on the user's examples
+    l(a, y) = |a - y|           loss, Lipschitz with xi=1  s_i(U)     the user's score of candidate U
+
+    s_i(U) = mean_j |y_j| - mean_j |y_j - <p_j, v>|,  clamped at 0
+
+The paper's score is -min_v mean_j l(<p_j, v>, y_j), of sensitivity 4 xi L_f C. Ours adds mean_j |y_j|, a number of the user's
+own that is the same for every candidate, so it changes no probability of selection. Its range is smaller:
+
+- v = 0 is allowed, so the best head has a loss of at most mean_j |y_j|, and a score below 0 (a poor head) may be raised to 0;
+- |y_j| - |y_j - <p_j, v>| <= xi |<p_j, v>| <= xi L_f C, by Cauchy-Schwarz.
+
+So 0 <= s_i(U) <= xi L_f C for every U and whatever the data, and one user, replaced by any other, moves any total by at most
+xi L_f C: a quarter of the paper's sensitivity. Privacy rests on the clamp alone, not on how well v is found.
+
+`targets: relative` lets each user measure its targets in units of its own mean_j |y_j|. As a loss is not negative the score is
+then at most 1, so the sensitivity is min(1, xi L_f C), users with small targets count as much as others, and the score tells
+which part of its targets a user can explain. It is another score than the paper's (`targets: absolute`), and the only one with
+which anything was found at d=50, eps=1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from flwr.common import NDArrays
+
+from clients.base import CohortClient, Task
+from clients.fedrep import split_examples
+from privfed.data.cohort import Cohort
+from privfed.errors import ConfigError, check_positive
+from privfed.linalg import Array
+from privfed.models.linear import fit_heads
+from privfed.scoring import CandidateScores, absolute_scores, prepare
+
+TARGETS = ("relative", "absolute")
+
+
+class ExpMechClient(CohortClient):
+    """Scores candidate embeddings by how much of the user's targets they explain."""
+
+    def __init__(self, cohort: Cohort, init: Any, longest: float, C: float, targets: str, train: str, heads: str) -> None:
+        check_positive("algo.L_f", longest)
+        check_positive("algo.C", C)
+        if targets not in TARGETS:
+            raise ConfigError.of("algo.targets", targets, f"must be one of {', '.join(TARGETS)}")
+        super().__init__(cohort)
+        self.train, self.final = split_examples(cohort.X.shape[1], train, heads)
+        self.longest, self.C, self.relative = float(longest), float(C), targets == "relative"
+        if len(cohort):
+            prepare()
+
+    @property
+    def sensitivity(self) -> float:
+        """The largest score of a user; the smallest is 0."""
+        return min(1.0, self.longest * self.C) if self.relative else self.longest * self.C
+
+    def tasks(self) -> dict[str, Task]:
+        """The scores."""
+        return {"select": self.scores}
+
+    def scores(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> CandidateScores:
+        """s_i(U) / sensitivity of every user and candidate."""
+        y = block.y
+        if self.relative:
+            size = np.mean(np.abs(y), axis=1, keepdims=True)
+            y = y / np.where(size > 0, size, 1.0)
+
+        def score(P: Array, users: slice) -> Array:
+            return absolute_scores(P, y[users], self.longest, self.C) / self.sensitivity
+
+        return CandidateScores(block.X, shared[0], score)
+
+    def weights(self, block: Cohort, shared: NDArrays) -> Array:
+        """w_i = U v_i with the final head fitted on the user's own examples."""
+        U = shared[0]
+        return fit_heads(U, block.X[:, self.final], block.y[:, self.final]) @ U.T

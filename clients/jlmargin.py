@@ -1,0 +1,140 @@
+"""Margin classification in a sketch, user side (PMPR Algorithm 3).
+
+    M    sketch (k', d), entries +-1/sqrt(k'), public     U~   candidate (k', k), |U~| <= sqrt(2k)
+    rho  margin                                           v    head, |v| <= Gamma
+    S0   examples that score candidates                   S1   examples of the final head
+
+    s_i(U~) = 1 - min_v (1/|S0|) #{ j in S0 : y_j <M x_j, U~ v> <= rho }        in [0, 1]: sensitivity 1/n of the mean
+
+The minimum over heads is NP-hard in general; it is taken over a public finite set of directions of length Gamma, which is
+as private, since a user's score is in [0, 1] whatever heads are tried. Examples are scaled into the unit ball and sketched
+once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from flwr.common import NDArrays
+
+from clients.base import CohortClient, Task
+from clients.fedrep import split_examples
+from privfed.data.cohort import Cohort
+from privfed.errors import ConfigError, check_number, check_positive, check_whole
+from privfed.kernels import lstsq
+from privfed.keyed import generator
+from privfed.linalg import Array
+from privfed.nets import random_orthonormal, sketch_matrix
+from privfed.scoring import CandidateScores, margin_scores, prepare
+
+FINE = 8
+"""The final head is searched among so many times more directions than a score's: it is fitted once."""
+ALONE_RIDGE = 1.0
+"""Of the users who learn alone, with examples in the unit ball; without it they do far worse where m is close to d."""
+
+
+class JLMarginClient(CohortClient):
+    """Scores sketched embeddings by how many of the user's examples they classify with a margin."""
+
+    def __init__(
+        self, cohort: Cohort, init: Any, sketch: int, rho: float, Gamma: float, directions: int,
+        train: str, heads: str, seed: int,
+    ) -> None:  # fmt: skip
+        check_number("algo.rho", rho, lambda x: 0 <= x < math.inf, "must be a number of at least 0")
+        self.Gamma, self.rho = check_positive("algo.Gamma", Gamma), float(rho)
+        self.directions = check_whole("algo.directions", directions)
+        super().__init__(cohort)
+        check_labels(self.cohort)
+        m, d = cohort.X.shape[1:]
+        self.train, self.final = split_examples(m, train, heads)
+        self.seed, self.M = seed, sketch_matrix(seed, check_whole("algo.sketch", sketch), d)
+        self.seen = sketched(self.cohort, self.M)
+        if len(cohort):
+            prepare()
+
+    def tasks(self) -> dict[str, Task]:
+        """The scores."""
+        return {"select": self.scores}
+
+    def scores(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> CandidateScores:
+        """s_i(U~) of every user and candidate; the block's examples are sketched already."""
+        V = self.heads(shared[0].shape[2], self.directions)
+        return CandidateScores(block.X, shared[0], lambda P, users: margin_scores(P, block.y[users], V, self.rho))
+
+    def heads(self, k: int, count: int) -> Array:
+        """Public heads (count, k) of length Gamma; with v also -v is tried."""
+        return self.Gamma * half_sphere(self.seed, k, count)
+
+    def weights(self, block: Cohort, shared: NDArrays) -> Array:
+        """w_i = U v_i with the head of fewest errors on S1."""
+        return self._personal(block, shared[0])
+
+    def rivals(self, block: Cohort) -> dict[str, Array]:
+        """Also the same heads on an uninformed embedding of the same kind, M^T of a random orthonormal matrix."""
+        assert block.truth is not None
+        k = block.truth.U_star.shape[1]
+        U = self.M.T @ random_orthonormal(generator(self.seed, "uninformed"), 1, len(self.M), k)[0]
+        return {
+            "alone": lstsq(block.X, block.y, ALONE_RIDGE),
+            "oracle": self._personal(block, block.truth.U_star),
+            "random": self._personal(block, U),
+        }
+
+    def _personal(self, block: Cohort, U: Array) -> Array:
+        """Every user's predictor U v (B, d)."""
+        X, y = block.X[:, self.final], block.y[:, self.final]
+        B, m, d = X.shape
+        P = (X.reshape(-1, d) @ U).reshape(B, m, -1) * y[..., None]
+        return fewest_errors(P, self.heads(U.shape[1], FINE * self.directions)) @ U.T
+
+
+def fewest_errors(P: Array, V: Array) -> Array:
+    """The head +-v with the fewest p_j = y_j U^T x_j on its wrong side, ties to the largest margin on the right side.
+
+    P: (B, m, k), V: (H, k) -> (B, k).
+    """
+    margins = P @ np.concatenate([V, -V]).T
+    right = margins > 0
+    least = np.min(np.where(right, margins, np.inf), axis=1)
+    correct = np.count_nonzero(right, axis=1)
+    best = np.lexsort((np.where(correct > 0, least, 0.0), correct), axis=1)[:, -1]
+    return np.concatenate([V, -V])[best]
+
+
+def half_sphere(seed: int, k: int, count: int) -> Array:
+    """Unit vectors (count, k), of which none is needed with its negative: the one, evenly spaced angles, or random ones."""
+    if k == 1:
+        return np.ones((1, 1))
+    if k == 2:
+        angles = np.pi * np.arange(count) / count
+        return np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    V = generator(seed, "head directions", k).standard_normal((count, k))
+    return V / np.linalg.norm(V, axis=1, keepdims=True)
+
+
+def sketched(cohort: Cohort, M: Array) -> Cohort:
+    """The same users with examples M x (n, m, k'), each scaled into the unit ball before."""
+    X = np.empty((*cohort.X.shape[:2], len(M)))
+    start = 0
+    for block in cohort.blocks():
+        with np.errstate(over="ignore"):  # what is infinitely long becomes 0
+            lengths = np.sqrt(np.vecdot(block.X, block.X))
+        inside = block.X if np.all(lengths <= 1.0) else block.X / np.maximum(lengths, 1.0)[..., None]
+        X[start : start + len(block)] = inside @ M.T
+        start += len(block)
+    return replace(cohort, X=X, truth=None)
+
+
+def check_labels(cohort: Cohort) -> None:
+    """Labels are -1 or 1; users without any data (all zeros) are let pass."""
+    bad = (np.abs(cohort.y) != 1.0) & np.any(cohort.y != 0.0, axis=1, keepdims=True)
+    if bad.any():
+        user, example = np.argwhere(bad)[0]
+        raise ConfigError.of(
+            f"label of user {cohort.ids[user]}, example {example + 1}",
+            cohort.y[user, example],
+            "must be -1 or 1 (algo=jlmargin)",
+        )

@@ -1,0 +1,80 @@
+"""Margin classification in a sketch, server side (PMPR Algorithm 3).
+
+    M   sketch (k', d), entries +-1/sqrt(k'), public: d does not matter after it     U~  candidate (k', k)
+    U   = M^T U~, the published embedding (d, k)                                     B_F ball of radius sqrt(2k)
+
+    U~ <- one of a gamma-cover of B_F by the exponential mechanism, score (1/n) sum_i s_i(U~), sensitivity 1/n;  U = M^T U~
+
+A longer U~ has larger margins with the same heads, so random candidates lie on the boundary of the ball: sqrt(2) times an
+orthonormal matrix. The margin loss then is that of an orthonormal embedding at margin rho / sqrt(2).
+
+Defaults by measurement, mean risk of seeds 0-4 on the standard problem (n=2000, m=40, k=2, eps=2): .018 at d=50 and .037 at
+d=5000, against .31 and .32 with an uninformed U~, and .17 and .18 by one selection. Users alone (ridge) make next to no error:
+the theorem's bound has a term sqrt(r^2 Gamma^2 / (m rho^2)) that a user's own large-margin classifier has too.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from privfed import nets
+from privfed.errors import ConfigError, check_whole
+from privfed.federation import Federation
+from privfed.linalg import Array
+from strategies.selection import Selection
+
+LENGTH = math.sqrt(2.0)
+
+
+class JLMargin(Selection):
+    """Candidates are embeddings of the sketch."""
+
+    def __init__(self, federation: Federation, sketch: int, **settings: Any) -> None:
+        self.sketch = check_whole("algo.sketch", sketch)
+        if sketch < federation.k:
+            raise ConfigError.of("algo.sketch", sketch, f"cannot be smaller than model.k={federation.k}")
+        super().__init__(federation, **settings)
+
+    @property
+    def M(self) -> Array:
+        """The public sketch."""
+        return nets.sketch_matrix(self.federation.seed, self.sketch, self.federation.d)
+
+    def entries(self) -> tuple[int, int]:
+        """k' x k."""
+        return self.sketch, self.federation.k
+
+    def cover_points(self) -> float:
+        """See :class:`Selection`."""
+        rows, k = self.entries()
+        return nets.grid_size(rows * k, math.sqrt(2 * k), nets.ball_spacing(rows, k, self.gamma))[1]
+
+    def cover(self) -> Array:
+        """The ball of radius sqrt(2k), up to gamma."""
+        rows, k = self.entries()
+        return nets.ball_net(rows, k, math.sqrt(2 * k), self.gamma)
+
+    def drawn(self, rng: np.random.Generator) -> Array:
+        """Random candidates on the boundary of the ball."""
+        return LENGTH * nets.random_orthonormal(rng, self.count, *self.entries())
+
+    def nearby(self, rng: np.random.Generator, choice: Array, radius: float) -> Array:
+        """The last choice, and random candidates around the nearest one of the boundary's shape."""
+        moved = LENGTH * nets.around(rng, nets.polar(choice), self.count, radius)
+        moved[0] = choice
+        return moved
+
+    def publish(self, choice: Array) -> list[Array]:
+        """U = M^T U~."""
+        return [self.M.T @ choice]
+
+    def diagnostics(self, data: Any) -> dict[str, float]:
+        """Root mean square of <Mx, Mw*> - <x, w*> for unit vectors x and w* of fresh public users."""
+        fresh, M = data.validation(), self.M
+        X = fresh.X / np.linalg.norm(fresh.X, axis=2, keepdims=True)
+        W = fresh.truth.W_star
+        error = np.matmul(X @ M.T, (W @ M.T)[..., None]) - np.matmul(X, W[..., None])
+        return {"distortion": float(np.sqrt(np.mean(error**2)))}
