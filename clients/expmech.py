@@ -27,18 +27,17 @@ from typing import Any
 import numpy as np
 from flwr.common import NDArrays
 
-from clients.base import CohortClient, Task
-from clients.fedrep import split_examples
+from clients.base import Task
+from clients.linear import LinearClient
 from privfed.data.cohort import Cohort
 from privfed.errors import ConfigError, check_positive
 from privfed.linalg import Array
-from privfed.models.linear import fit_heads
 from privfed.scoring import CandidateScores, absolute_scores, prepare
 
 TARGETS = ("relative", "absolute")
 
 
-class ExpMechClient(CohortClient):
+class ExpMechClient(LinearClient):
     """Scores candidate embeddings by how much of the user's targets they explain."""
 
     def __init__(self, cohort: Cohort, init: Any, longest: float, C: float, targets: str, train: str, heads: str) -> None:
@@ -46,8 +45,7 @@ class ExpMechClient(CohortClient):
         check_positive("algo.C", C)
         if targets not in TARGETS:
             raise ConfigError.of("algo.targets", targets, f"must be one of {', '.join(TARGETS)}")
-        super().__init__(cohort)
-        self.train, self.final = split_examples(cohort.X.shape[1], train, heads)
+        super().__init__(cohort, None, train, heads)
         self.longest, self.C, self.relative = float(longest), float(C), targets == "relative"
         if len(cohort):
             prepare()
@@ -72,8 +70,3 @@ class ExpMechClient(CohortClient):
             return absolute_scores(P, y[users], self.longest, self.C) / self.sensitivity
 
         return CandidateScores(block.X, shared[0], score)
-
-    def weights(self, block: Cohort, shared: NDArrays) -> Array:
-        """w_i = U v_i with the final head fitted on the user's own examples."""
-        U = shared[0]
-        return fit_heads(U, block.X[:, self.final], block.y[:, self.final]) @ U.T

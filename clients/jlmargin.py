@@ -21,7 +21,7 @@ import numpy as np
 from flwr.common import NDArrays
 
 from clients.base import CohortClient, Task
-from clients.fedrep import split_examples
+from clients.linear import split_examples
 from privfed.data.cohort import Cohort
 from privfed.errors import ConfigError, check_number, check_positive, check_whole
 from privfed.kernels import lstsq

@@ -44,7 +44,7 @@ def guarantee_in_words(result: Row) -> str:
         "weak": "replacing the targets of one user by any others, its features being public",
     }[privacy["neighbouring"]]
     condition = "" if privacy["guarantee"] == "worst-case" else f" This holds {privacy['guarantee']}."
-    releases = "1 release" if privacy["releases"] == 1 else f"{privacy['releases']} releases, the initialiser included"
+    releases = "1 release" if privacy["releases"] == 1 else f"{privacy['releases']} releases in all"
     whatever = ", whatever the data" if privacy["guarantee"] == "worst-case" else ""
     words = (
         f"Everything published ({releases}) is together "

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from flwr.common import (
@@ -21,7 +21,6 @@ from flwr.common import (
     Parameters,
     Scalar,
     ndarrays_to_parameters,
-    parameters_to_ndarrays,
 )
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
@@ -35,8 +34,8 @@ from privfed.privacy.ledger import ADD_REMOVE, REPLACE_ONE
 from privfed.privacy.mechanisms import clip
 from privfed.privacy.quantile import AUTO, MEASURES
 from strategies.plan import Stage, Step, gaussian_plan
+from strategies.replies import in_order, totals_of
 
-Reply = TypeVar("Reply", FitRes, EvaluateRes)
 Clip = float | str
 
 
@@ -204,7 +203,7 @@ class PrivateStrategy(Strategy):
         wanted = [(shape, float(self.clips[name])) for name, shape in parts.items()] if step.releases else []
         if measure is not None:
             wanted += [((measure.size,), measure.bound)] * len(parts)
-        totals, present = self._totals(results, wanted, asked)
+        totals, present = totals_of(results, wanted, asked, self.bounded)
         if step.releases:
             made = len(ledger.releases)
             sums = dict(zip(parts, totals, strict=False))
@@ -250,7 +249,7 @@ class PrivateStrategy(Strategy):
     ) -> tuple[float | None, dict[str, Scalar]]:
         """Add up the simulation's errors."""
         self._stop_on(failures)
-        for _, result in self._in_order(results):
+        for _, result in in_order(results, self.federation.nodes):
             for name, value in {"users": result.num_examples, **result.metrics}.items():
                 number = np.frombuffer(value) if isinstance(value, bytes) else value
                 self.sums[name] = self.sums.get(name, 0) + number
@@ -267,35 +266,6 @@ class PrivateStrategy(Strategy):
         """The sums of a step by name."""
         return self.shapes() if step.task == self.task else {step.task: self.init.shape(self.federation)}
 
-    def _in_order(self, results: Sequence[tuple[ClientProxy, Reply]]) -> Iterator[tuple[str, Reply]]:
-        """First answer of every registered node, in a fixed order: arrival changes no last digit."""
-        answers = {node.cid: result for node, result in reversed(results)}
-        return ((cid, answers[cid]) for cid in self.federation.nodes if cid in answers)
-
     def _stop_on(self, failures: list[Any]) -> None:
         if failures and self.federation.strict:
             raise failures[0] if isinstance(failures[0], BaseException) else PrivfedError(str(failures[0]))
-
-    def _totals(
-        self,
-        results: list[tuple[ClientProxy, FitRes]],
-        wanted: Sequence[tuple[tuple[int, ...], float]],
-        asked: Mapping[str, int],
-    ) -> tuple[list[Array], int]:
-        """Sums over nodes, each bounded by what its users who were asked can send, and the number of users behind them.
-
-        wanted: shape of each sum and bound of one user's part. What has the wrong shape or is not finite is dropped: its users
-        contribute zero.
-        """
-        totals = [np.zeros(shape) for shape, _ in wanted]
-        present = 0
-        for cid, result in self._in_order(results):
-            arrays = parameters_to_ndarrays(result.parameters)
-            shapes = [shape for shape, _ in wanted]
-            fits = [a.shape for a in arrays] == shapes and all(a.dtype == np.float64 and np.isfinite(a).all() for a in arrays)
-            if not fits:
-                continue
-            present += asked[cid]
-            for total, array, (_, bound) in zip(totals, arrays, wanted, strict=True):
-                total += self.bounded(array, asked[cid] * bound)
-        return totals, present

@@ -15,6 +15,7 @@ eps-DP (delta = 0) by sequential composition. A user's scores are whole numbers 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from typing import Any
 
 import numpy as np
@@ -70,25 +71,25 @@ class Selection(PrivateStrategy):
 
     # What an algorithm writes.
 
+    @abstractmethod
     def entries(self) -> tuple[int, int]:
         """Shape of a candidate."""
-        raise NotImplementedError
 
+    @abstractmethod
     def cover_points(self) -> float:
         """Points of the grid behind the gamma-cover."""
-        raise NotImplementedError
 
+    @abstractmethod
     def cover(self) -> Array:
         """The gamma-cover (C, *entries)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def drawn(self, rng: np.random.Generator) -> Array:
         """Public random candidates for the first round (count, *entries)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def nearby(self, rng: np.random.Generator, choice: Array, radius: float) -> Array:
         """The last choice and random candidates around it (count, *entries)."""
-        raise NotImplementedError
 
     def publish(self, choice: Array) -> list[Array]:
         """The shared parameters that a choice stands for."""

@@ -122,8 +122,13 @@ class Margin:
         return self._users("validation", 0, users or int(np.clip((1 << 23) // (self.m * self.d), 32, 512)))
 
     def compare(self, model: dict[str, Array]) -> dict[str, float]:
-        """Principal-angle distance of the space a published representation spans to the true one."""
-        return {"dist": dist(retraction(model["U"]), self.U_star)} if "U" in model else {}
+        """Principal-angle distance of an orthonormal representation to the true one.
+
+        A sketched one spans another space altogether, far from the true one however well it classifies.
+        """
+        U = model.get("U")
+        orthonormal = U is not None and np.allclose(U.T @ U, np.eye(U.shape[1]), atol=1e-6)
+        return {"dist": dist(U, self.U_star)} if U is not None and orthonormal else {}
 
     def _margins(self, uniform: Array) -> Array:
         """t > 0 from uniform numbers; a hair above margin / s, so that rounding keeps the margin."""

@@ -18,6 +18,7 @@ from privfed.privacy.ledger import Budget, Ledger
 from privfed.privacy.mechanisms import SCORE, NoiseGate, clamp
 from privfed.privacy.noise import SeededNoise
 from privfed.runtimes.inprocess import LocalProxy
+from strategies.replies import totals_of
 
 SMALL = ("data.n=60", "data.m=6", "data.d=6", "algo.candidates=40", "rounds=2")
 VARIANTS = {
@@ -130,7 +131,7 @@ def test_replies_out_of_range_are_clamped_to_what_a_nodes_users_can_send():
     for i, lie in enumerate(lies):
         answer = FitRes(Status(Code.OK, ""), ndarrays_to_parameters([lie]), num_examples=10**6, metrics={})
         results.append((LocalProxy(str(i), None), answer))
-    totals, present = strategy._totals(results, [((C,), SCORE)], strategy.federation.asked(0, None))
+    totals, present = totals_of(results, [((C,), SCORE)], strategy.federation.asked(0, None), strategy.bounded)
     np.testing.assert_array_equal(totals[0], 20 * SCORE + np.floor(lies[2]))
     assert present == 60
     assert clamp(np.array([3.7]), 2.0) == 2.0

@@ -10,6 +10,7 @@ from flwr.server.client_manager import SimpleClientManager
 from privfed.errors import BudgetError, ConfigError, PrivfedError
 from privfed.privacy.quantile import AUTO
 from privfed.runtimes.inprocess import LocalProxy
+from strategies.replies import totals_of
 
 
 def reply(cid, *arrays):
@@ -25,7 +26,7 @@ def strategy(experiment):
 
 def totals(strategy, *replies, bound=2.0):
     shape = strategy.init.shape(strategy.federation)
-    return strategy._totals(list(replies), [(shape, bound)], strategy.federation.asked(0, None))
+    return totals_of(list(replies), [(shape, bound)], strategy.federation.asked(0, None), strategy.bounded)
 
 
 def test_a_node_moves_the_sum_by_at_most_its_registered_users_times_the_clip_norm(strategy):
