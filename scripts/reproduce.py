@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import time
 
-from figures import centaur, pmpr, rgrad
+from figures import centaur, jl, pmpr, rgrad
 from figures.common import Figure, assemble, write
 
-FIGURES: dict[str, Figure] = {**pmpr.FIGURES, **centaur.FIGURES, **rgrad.FIGURES}
+FIGURES: dict[str, Figure] = {**pmpr.FIGURES, **centaur.FIGURES, **jl.FIGURES, **rgrad.FIGURES}
 
 
 def main() -> None:

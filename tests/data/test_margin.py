@@ -76,10 +76,10 @@ def test_labels_are_flipped_as_often_as_asked_and_predicting_nothing_is_wrong():
     assert users.truth[:3].errors(users.truth.W_star[:3]) == pytest.approx([0.25] * 3)
 
 
-def test_the_distance_is_of_spaces_not_of_matrices():
+def test_a_distance_is_told_of_orthonormal_representations_only():
     data = problem()
-    assert data.compare({"U": data.U_star @ np.array([[3.0, 1.0], [0.0, 0.2]])})["dist"] < 1e-9
-    assert data.compare({}) == {}
+    assert data.compare({"U": data.U_star @ np.array([[0.0, 1.0], [-1.0, 0.0]])})["dist"] < 1e-9
+    assert data.compare({"U": 3 * data.U_star}) == data.compare({}) == {}
 
 
 @pytest.mark.parametrize("algo", ["standalone", "oracle", "fedrep"])

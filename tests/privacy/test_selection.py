@@ -192,5 +192,5 @@ def test_delta_zero_on_the_command_line(tmp_path, monkeypatch, capfd):
     assert main([*SMALL, "algo=jlmargin", "delta=0", "out=o"]) == 0
     assert "0)-differentially private" in " ".join(capfd.readouterr().out.split())
     result = json.loads((tmp_path / "o/result.json").read_text())
-    assert result["privacy"]["delta"] == 0 and {"risk", "risk_random", "distortion", "dist"} <= set(result["metrics"])
+    assert result["privacy"]["delta"] == 0 and {"risk", "risk_random", "distortion"} <= set(result["metrics"])
     assert json.loads((tmp_path / "o/ledger.jsonl").read_text().splitlines()[0])["mechanism"] == "exponential"
