@@ -151,7 +151,7 @@ class Experiment:
                 "total_s": time.perf_counter() - self.started,
                 "setup_s": self.federation.ready - self.started,
                 "rounds_s": rounds_s,
-                **({"user_rounds_per_s": n * len(rounds) / rounds_s} if rounds else {}),
+                **({"user_rounds_per_s": sum(row["users"] for row in rounds) / rounds_s} if rounds else {}),
             },
             "peak_rss_mb": peak_rss_mb(),
             "versions": {"python": python_version()}

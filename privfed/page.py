@@ -35,7 +35,7 @@ svg{width:100%;height:auto;display:block}svg text{fill:var(--soft);font-size:12p
 .line,.level{stroke:var(--c)}.dot,.bar{fill:var(--c)}.bar{opacity:.65}
 .legend{list-style:none;display:flex;flex-wrap:wrap;gap:4px 16px;margin:8px 0 0;padding:0;font-size:.85rem;color:var(--soft)}
 .key{display:inline-block;width:14px;height:4px;border-radius:2px;margin-right:6px;background:var(--c);vertical-align:middle}
-.scroll{overflow-x:auto}.wrap td,.wrap th{white-space:normal}
+.scroll{overflow-x:auto}.wrap td:not(.n),.wrap th{white-space:normal}
 @media(max-width:480px){svg text{font-size:16px}}
 table{border-collapse:collapse;width:100%;font-size:.9rem}
 th,td{text-align:left;padding:5px 10px 5px 0;border-bottom:1px solid var(--line);white-space:nowrap}

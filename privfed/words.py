@@ -45,10 +45,11 @@ def guarantee_in_words(result: Row) -> str:
     }[privacy["neighbouring"]]
     condition = "" if privacy["guarantee"] == "worst-case" else f" This holds {privacy['guarantee']}."
     releases = "1 release" if privacy["releases"] == 1 else f"{privacy['releases']} releases in all"
+    amount = f"({epsilon:.4g}, {delta:g})" if delta else f"{epsilon:.4g}"
     whatever = ", whatever the data" if privacy["guarantee"] == "worst-case" else ""
     words = (
         f"Everything published ({releases}) is together "
-        f"({epsilon:.4g}, {delta:g})-differentially private for each of the {users} users{whatever}: "
+        f"{amount}-differentially private for each of the {users} users{whatever}: "
         f"{change} ({privacy['neighbouring']}) changes the probability of any outcome by at most a factor "
         f"e^{epsilon:.4g} = {math.exp(min(epsilon, 700)):.4g}{f', up to a probability of {delta:g}' if delta else ''}."
         f"{' Heads stay with their users and are not published.' if result.get('heads', True) else ''}{condition}"

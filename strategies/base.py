@@ -195,9 +195,9 @@ class PrivateStrategy(Strategy):
         """Clip again, add up, release, divide by the public number of users, update."""
         self._stop_on(failures)
         step, gate, ledger = self.plan[server_round - 1], self.federation.gate, self.federation.gate.ledger
-        row: dict[str, Any] = {"step": server_round, "task": step.task, "round": step.round}
         asked = self.federation.asked(self.groups, step.group)
         n = sum(asked.values())
+        row: dict[str, Any] = {"step": server_round, "task": step.task, "round": step.round, "users": n}
         parts = self._shapes(step)
         measure = MEASURES.get(step.question)
         wanted = [(shape, float(self.clips[name])) for name, shape in parts.items()] if step.releases else []

@@ -1,0 +1,72 @@
+"""What holds for every algorithm there is a config for."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from privfed.config import compose, options
+from privfed.experiment import Experiment
+from privfed.run import main
+
+SMALL = {
+    "expmech": ("data.n=200", "data.d=6", "rounds=3", "algo.candidates=20"),
+    "jlmargin": ("data.n=200", "data.d=12", "data.m=8", "rounds=3", "algo.candidates=20", "algo.sketch=6"),
+    "rgrad": ("data.n=200", "data.d1=5", "data.d2=4", "rounds=3"),
+    "oracle": ("data.n=200", "data.d=6"),
+    "standalone": ("data.n=200", "data.d=6"),
+}
+LINEAR = ("data.n=200", "data.d=6", "rounds=3")
+ALGORITHMS = options("algo")
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_files_ledger_and_words_agree(algo, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    assert main([f"algo={algo}", "eps=3", "out=o", *SMALL.get(algo, LINEAR)]) == 0
+    result = json.loads((tmp_path / "o/result.json").read_text())
+    ledger = [json.loads(line) for line in (tmp_path / "o/ledger.jsonl").read_text().splitlines()]
+    privacy = result["privacy"]
+    assert {"algo", "runtime", "seed", "n_users", "n_nodes", "rounds", "metrics", "privacy", "time", "versions"} <= set(result)
+    assert len(ledger) == privacy["releases"] and result["algo"] == algo
+    assert all(isinstance(value, float) for value in result["metrics"].values()) and result["metrics"]
+    if ledger:
+        assert ledger[-1]["epsilon_spent"] == privacy["epsilon"] and 0.99 * 3 <= privacy["epsilon"] <= 3
+        assert privacy["guarantee"] == "worst-case"
+        pure = {line["mechanism"] for line in ledger} == {"exponential"}
+        assert pure == (algo in ("expmech", "jlmargin")) == (privacy["delta"] == 0)
+    page = (tmp_path / "o/report.html").read_text()
+    assert "nan" not in page.lower() and page.count("<svg") == page.count("</svg>")
+    said = capfd.readouterr().out
+    words = "differentially private" if ledger else "No privacy" if algo == "oracle" else "Nothing was released"
+    assert words in page and words.split()[0] in said
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_the_same_numbers_for_one_and_seven_nodes(algo):
+    models = [
+        Experiment(compose([f"algo={algo}", f"runtime.nodes={nodes}", *SMALL.get(algo, LINEAR)])).run().model
+        for nodes in (1, 7)
+    ]
+    assert models[0].keys() == models[1].keys()
+    for name, array in models[0].items():
+        np.testing.assert_allclose(models[1][name], array, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_the_cost_is_never_below_what_the_ledger_says_under_either_relation(algo):
+    spent = [
+        Experiment(compose([f"algo={algo}", f"neighbouring={relation}", *SMALL.get(algo, LINEAR)])).run().result["privacy"]
+        for relation in ("replace-one", "add-remove")
+    ]
+    strict, loose = (privacy["epsilon_by_neighbouring"] for privacy in spent)
+    if spent[0]["guarantee"] == "worst-case" and spent[0]["releases"]:
+        assert strict["replace-one"] == pytest.approx(1, rel=0.01) and loose["add-remove"] == pytest.approx(1, rel=0.01)
+        assert strict["add-remove"] <= 0.51 and loose["replace-one"] >= 1.98
+
+
+@pytest.mark.parametrize("preset", options("preset"))
+def test_presets_can_be_planned(preset):
+    assert Experiment(compose([f"preset={preset}"])).strategy.plan
