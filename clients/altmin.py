@@ -30,7 +30,7 @@ from privfed.data.cohort import Cohort
 from privfed.errors import ConfigError, check_positive
 from privfed.kernels import leave_one_out_heads, lstsq
 from privfed.linalg import Array, svec
-from privfed.privacy.mechanisms import Dense, clip_factors
+from privfed.privacy.mechanisms import Dense, Scaled, clip_factors
 
 ESTIMATORS = ("leave-one-out", "halves")
 
@@ -61,8 +61,8 @@ class AltMinClient(LinearClient):
         """The initialiser's task and the moments."""
         return {**super().tasks(), "moments": self.moments}
 
-    def moments(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> tuple[Moments, Array]:
-        """A_i by its factors, and b_i (B, k d), for every user of the block."""
+    def moments(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> tuple[Scaled, Scaled]:
+        """A_i and b_i of every user of the block, each user scaled down equally in both."""
         X, y, P = block.X, block.y, self._features(block, shared)
         if self.estimator == "leave-one-out":
             V = leave_one_out_heads(P, y)
@@ -86,7 +86,8 @@ class AltMinClient(LinearClient):
         weight = np.ones(len(X))
         if config["release"]:
             weight = np.min([clip_factors(*pair) for pair in zip(norms, np.frombuffer(config["clip"]), strict=True)], axis=0)
-        return Moments(rows * np.sqrt(weight)[:, None, None], norms[0] * weight), products * weight[:, None]
+        moments = Moments(rows * np.sqrt(weight)[:, None, None], norms[0] * weight)
+        return Scaled(moments, norms[0]), Scaled(Dense(products * weight[:, None]), norms[1])
 
 
 @dataclass(frozen=True)

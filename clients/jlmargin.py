@@ -8,7 +8,7 @@
 
 The minimum over heads is NP-hard in general; it is taken over a public finite set of directions of length Gamma, which is
 as private, since a user's score is in [0, 1] whatever heads are tried. Examples are scaled into the unit ball and sketched
-once.
+once. A user with other labels than -1 and 1 contributes nothing: saying so would tell about its data.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flwr.common import NDArrays
 from clients.base import CohortClient, Task
 from clients.linear import split_examples
 from privfed.data.cohort import Cohort
-from privfed.errors import ConfigError, check_number, check_positive, check_whole
+from privfed.errors import check_number, check_positive, check_whole
 from privfed.kernels import lstsq
 from privfed.keyed import generator
 from privfed.linalg import Array
@@ -46,8 +46,7 @@ class JLMarginClient(CohortClient):
         check_number("algo.rho", rho, lambda x: 0 <= x < math.inf, "must be a number of at least 0")
         self.Gamma, self.rho = check_positive("algo.Gamma", Gamma), float(rho)
         self.directions = check_whole("algo.directions", directions)
-        super().__init__(cohort)
-        check_labels(self.cohort)
+        super().__init__(without_other_labels(cohort))
         m, d = cohort.X.shape[1:]
         self.train, self.final = split_examples(m, train, heads)
         self.seed, self.M = seed, sketch_matrix(seed, check_whole("algo.sketch", sketch), d)
@@ -128,13 +127,11 @@ def sketched(cohort: Cohort, M: Array) -> Cohort:
     return replace(cohort, X=X, truth=None)
 
 
-def check_labels(cohort: Cohort) -> None:
-    """Labels are -1 or 1; users without any data (all zeros) are let pass."""
-    bad = (np.abs(cohort.y) != 1.0) & np.any(cohort.y != 0.0, axis=1, keepdims=True)
-    if bad.any():
-        user, example = np.argwhere(bad)[0]
-        raise ConfigError.of(
-            f"label of user {cohort.ids[user]}, example {example + 1}",
-            cohort.y[user, example],
-            "must be -1 or 1 (algo=jlmargin)",
-        )
+def without_other_labels(cohort: Cohort) -> Cohort:
+    """The same with zeros for users who have a label other than -1 and 1: they keep their place and contribute nothing."""
+    other = np.any(np.abs(cohort.y) != 1.0, axis=1)
+    if not other.any():
+        return cohort
+    X, y = cohort.X.copy(), cohort.y.copy()
+    X[other], y[other] = 0.0, 0.0
+    return replace(cohort, X=X, y=y)

@@ -43,7 +43,10 @@ class Pairs:
         AA, BB, AB = (np.matmul(L, R.transpose(0, 2, 1)) for L, R in ((A, A), (B, B), (A, B)))
         square = np.sum(AA * BB + AB * AB.transpose(0, 2, 1), axis=(1, 2)) / (2 * p * p)
         floor = CANCELLATION * np.mean(np.linalg.norm(A, axis=2) * np.linalg.norm(B, axis=2), axis=1)
-        return PairMoments(A, B, np.maximum(np.sqrt(np.maximum(square, 0.0)), floor))
+        norms = np.maximum(np.sqrt(np.maximum(square, 0.0)), floor)
+        overflow = ~np.isfinite(norms)
+        A[overflow], B[overflow], norms[overflow] = 0.0, 0.0, 0.0
+        return PairMoments(A, B, norms)
 
 
 @dataclass(frozen=True)

@@ -14,22 +14,28 @@ from typing import Any
 import numpy as np
 from flwr.common import NDArrays
 
+from clients.fedrep import draw_orders
 from privfed.data.cohort import Cohort
+from privfed.errors import check_flag, check_whole
 from privfed.linalg import Array
 
 
 class PowerMethod:
-    """Contributions M_i X for all copies."""
+    """Contributions M_i X for all copies. batch: examples drawn anew in every iteration; None: all."""
 
     task = "ppm"
 
-    def __init__(self, centre: bool) -> None:
-        self.centre = centre
+    def __init__(self, centre: bool, batch: int | None) -> None:
+        self.centre = check_flag("init.centre", centre)
+        self.batch = None if batch is None else check_whole("init.batch", batch)
 
     def contributions(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Array:
         """(B, d, T_0 k): the copies side by side."""
-        X, y2 = block.X, block.y**2
-        B, m, d = X.shape
+        X, y = block.X, block.y
+        if self.batch is not None and self.batch < y.shape[1]:
+            drawn = draw_orders(int(config["seed"]), int(config["round"]), block.ids, y.shape[1])[:, : self.batch]
+            X, y = np.take_along_axis(X, drawn[..., None], 1), np.take_along_axis(y, drawn, 1)
+        y2, (B, m, d) = y**2, X.shape
         copies = np.concatenate(list(shared[0]), axis=1)
         P = (X.reshape(-1, d) @ copies).reshape(B, m, -1) * (y2 / m)[..., None]
         products = np.matmul(X.transpose(0, 2, 1), P)

@@ -97,7 +97,7 @@ def show_plan(experiment: Experiment) -> None:
         table.add_column(column, justify="left" if column == "release" else "right")
     costs: dict[str, list[Planned]] = {}
     for step in experiment.strategy.plan:
-        for name, cost in step.costs():
+        for name, cost in experiment.strategy.costs(step):
             costs.setdefault(name, []).append(cost)
     pure = all(cost.epsilon for mine in costs.values() for cost in mine)
     shares = {name: paid(mine) for name, mine in costs.items()}
@@ -105,8 +105,10 @@ def show_plan(experiment: Experiment) -> None:
         share = f"{shares[name] / sum(shares.values()):.1%}" if math.isfinite(sum(shares.values())) else "-"
         each = [cost.epsilon if pure else cost.mu for cost in mine]
         amount = f"{min(each):.3g}" if min(each) == max(each) else f"{min(each):.3g} to {max(each):.3g}"
-        groups = " in disjoint groups of users" if mine[-1].group is not None else ""
-        table.add_row(name, f"{len(mine)}{groups}", f"{'epsilon' if pure else 'mu'} {amount}", share)
+        grouped = sum(cost.group is not None for cost in mine)
+        alone = str(len(mine) - grouped) if len(mine) > grouped else ""
+        times = " + ".join(filter(None, [alone, f"{grouped} in disjoint groups" if grouped else ""]))
+        table.add_row(name, times, f"{'epsilon' if pure else 'mu'} {amount}", share)
     console = Console(highlight=False)
     console.print(table)
     budget = experiment.budget

@@ -51,6 +51,13 @@ def check_positive(key: str, value: Any) -> Any:
     return check_number(key, value, lambda x: 0 < x < math.inf, "must be a positive number")
 
 
+def check_flag(key: str, value: Any) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise ConfigError.of(key, value, "must be true or false")
+    return value
+
+
 def check_whole(key: str, value: Any, least: int = 1) -> Any:
     """A whole number of at least `least`."""
     allowed = f"must be a whole number of at least {least}"

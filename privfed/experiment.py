@@ -68,6 +68,7 @@ class Experiment:
             gate=NoiseGate(self.ledger, source),
             privacy=settings,
             init=build(cfg.init.strategy)(),
+            error=self.data.error,
             personal=self.data.simulated and self.data.personal,
             U_star=getattr(self.data, "U_star", None) if self.data.simulated else None,
         )

@@ -60,6 +60,8 @@ class Federation:
     privacy: PrivacySettings
     init: Any = None
     """The server half of the initialiser."""
+    error: str = "mse"
+    """What is to be made small: mse (targets are numbers), risk (labels -1 and 1) or frobenius."""
     personal: bool = False
     """A simulation whose users' own predictors can be judged at the end."""
     U_star: Array | None = None

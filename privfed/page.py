@@ -95,11 +95,7 @@ def _figures(result: Row, epsilon: str) -> str:
         figures.append((whose, f"{metrics[error]:.3g}", ERRORS[error]))
     if f"{error}_standalone" in metrics and result["algo"] != "standalone":
         alone = metrics[f"{error}_standalone"]
-        gain = alone / max(metrics[error], 1e-300)
-        words = f"{gain:,.3g}x lower" if gain < 10 else f"{gain:,.0f}x lower"
-        if gain < 1:
-            words = f"{1 / gain:,.3g}x higher"
-        figures.append(("against each user alone", words, f"alone: {alone:.3g}"))
+        figures.append(("against each user alone", _ratio(metrics[error], alone), f"alone: {alone:.3g}"))
     figures.append(("privacy spent", f"ε {epsilon}", f"δ {result['privacy']['delta']:g}, {result['privacy']['neighbouring']}"))
     if "user_rounds_per_s" in spent:
         speed = f"{spent['user_rounds_per_s'] / 1e6:.2f} M"
@@ -108,6 +104,17 @@ def _figures(result: Row, epsilon: str) -> str:
         _card(name, f'<p class="figure">{escape(value)}</p><p class="soft">{escape(note)}</p>') for name, value, note in figures
     )
     return f'<div class="grid-cards figures">{cards}</div>'
+
+
+def _ratio(own: float, alone: float) -> str:
+    """How an error compares with that of users alone, either of which may be 0."""
+    low, high = sorted((own, alone))
+    if low == high:
+        return "equal"
+    word = "lower" if own < alone else "higher"
+    if low == 0:
+        return word
+    return f"{high / low:,.3g}x {word}" if high < 10 * low else f"{high / low:,.0f}x {word}"
 
 
 def _comparison(metrics: Row) -> str:

@@ -20,13 +20,15 @@ of the noise left in it, which is known, is added.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
-from privfed.errors import ConfigError, check_number
+from privfed.errors import ConfigError, check_flag, check_number
 from privfed.federation import Federation
 from privfed.linalg import Array, retraction, unsvec
 from privfed.privacy.accounting import GaussianRelease
+from privfed.privacy.quantile import AUTO
 from strategies.base import Clip, PrivateStrategy
 
 TARGETS = ("residuals", "labels")
@@ -41,7 +43,7 @@ class AltMin(PrivateStrategy):
         self,
         federation: Federation,
         rounds: int,
-        clip: dict[str, Clip],
+        clip: Clip | Mapping[str, Clip],
         share: float,
         shrink: bool,
         ridge: float,
@@ -53,6 +55,11 @@ class AltMin(PrivateStrategy):
         if isinstance(rounds, int) and rounds > federation.n:
             raise ConfigError.of("rounds", rounds, f"every round needs users of its own, and there are {federation.n}")
         check_number("algo.share", share, lambda x: 0 < x < 1, "must lie strictly between 0 and 1")
+        if not isinstance(clip, Mapping):
+            if clip != AUTO:
+                raise ConfigError.of("algo.clip", clip, "there are two: set algo.clip.moments and algo.clip.products")
+            clip = {"moments": AUTO, "products": AUTO}
+        check_flag("algo.shrink", shrink)
         self.shares = {"moments": share, "products": 1 - share}
         self.groups, self.shrink, self.ridge, self.target = rounds, shrink, ridge, target
         super().__init__(federation, rounds, clip)

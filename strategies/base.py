@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -29,7 +29,7 @@ from flwr.server.strategy import Strategy
 from privfed.errors import ConfigError, PrivfedError, check_whole
 from privfed.federation import Federation, check_clip
 from privfed.linalg import Array
-from privfed.privacy.accounting import GaussianRelease
+from privfed.privacy.accounting import GaussianRelease, Planned
 from privfed.privacy.ledger import ADD_REMOVE, REPLACE_ONE
 from privfed.privacy.mechanisms import clip
 from privfed.privacy.quantile import AUTO, MEASURES
@@ -72,7 +72,7 @@ class PrivateStrategy(Strategy):
         self.plan = self.steps()
         self.sums: dict[str, Any] = {}
         self._clock = 0.0
-        costs = [cost for step in self.plan for _, cost in step.costs()]
+        costs = [cost for step in self.plan for _, cost in self.costs(step)]
         federation.gate.ledger.check(costs, f"the {len(costs)} planned releases")
 
     # What an algorithm writes.
@@ -106,11 +106,28 @@ class PrivateStrategy(Strategy):
             stages.insert(0, Stage(first, self.init.rounds, self.clips[first] == AUTO))
         return gaussian_plan(stages, self.federation.privacy, self.federation.gate.ledger.budget.mu)
 
+    def costs(self, step: Step) -> Iterator[tuple[str, Planned]]:
+        """What a step releases, by name."""
+        mine = self.init is None or step.task != self.init.task
+        names = [name for name in self.clips if mine == (self.init is None or name != self.init.task)]
+        for name in names:
+            if step.releases:
+                yield name, Planned(self._mu(step.mu, names, name), step.epsilon, step.group)
+        for name in names:
+            if step.measure:
+                yield f"{name} clip norm", Planned(self._mu(step.measure, names), 0.0, step.group)
+
+    def _mu(self, total: float, names: Sequence[str], name: str | None = None) -> float:
+        """The cost of one of several sums: as configured by name, otherwise an equal part, each the same with fixed noise."""
+        if self.federation.privacy.noise_multiplier is not None:
+            return total
+        return total * math.sqrt(self.shares.get(name, 1.0 / len(names)) if name is not None else 1.0 / len(names))
+
     def release(self, step: Step, sums: dict[str, Array], users: int) -> list[Array]:
-        """The means over the users who were asked, through the gate; several sums share the step's mu^2."""
+        """The means over the users who were asked, through the gate."""
         means = []
         for name, total in sums.items():
-            mu = step.mu * math.sqrt(self.shares.get(name, 1.0 / len(sums)))
+            mu = self._mu(step.mu, list(sums), name)
             bound = float(self.clips[name])
             mean = self.federation.gate.release(name, total, bound=bound, mu=mu, round=step.round, group=step.group) / users
             means.append(mean)
@@ -207,7 +224,6 @@ class PrivateStrategy(Strategy):
         if step.releases:
             made = len(ledger.releases)
             sums = dict(zip(parts, totals, strict=False))
-            row["clip"] = wanted[0][1]
             if step.task == self.task:
                 self.step(step.round, *self.release(step, sums, n))
             else:
@@ -215,11 +231,11 @@ class PrivateStrategy(Strategy):
                 self.shared = self.init.step(self.federation, step.round, self.shared, mean)
                 self.started = step.round == self.init.rounds
             first = ledger.releases[made]
-            row |= {"noise_std": first.std / n} if isinstance(first, GaussianRelease) else {}
+            row |= {"clip": first.clip, "noise_std": first.std / n} if isinstance(first, GaussianRelease) else {}
         if measure is not None:
             for name, counts in zip(parts, totals[-len(parts) :], strict=True):
                 answer = gate.release(
-                    f"{name} clip norm", counts, bound=measure.bound, mu=step.measure / math.sqrt(len(parts)),
+                    f"{name} clip norm", counts, bound=measure.bound, mu=self._mu(step.measure, list(parts)),
                     round=step.round, group=step.group,
                 )  # fmt: skip
                 last = float(self.clips[name]) if step.releases else 0.0

@@ -33,6 +33,8 @@ class JLMargin(Selection):
     """Candidates are embeddings of the sketch."""
 
     def __init__(self, federation: Federation, sketch: int, **settings: Any) -> None:
+        if federation.error != "risk":
+            raise ConfigError("data: algo=jlmargin classifies, so its data need labels -1 and 1, as data=margin has them")
         self.sketch = check_whole("algo.sketch", sketch)
         if sketch < federation.k:
             raise ConfigError.of("algo.sketch", sketch, f"cannot be smaller than model.k={federation.k}")

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from privfed.errors import ConfigError
 from privfed.federation import PrivacySettings
-from privfed.privacy.accounting import Planned
 
 
 @dataclass(frozen=True)
 class Step:
     """One Flower round. mu: cost of releasing the sums (0: not released); measure: cost of the next clip norms (0: kept).
 
+    With a fixed noise multiplier mu and measure are what each sum costs, otherwise what all sums of the step cost together.
     epsilon: cost of a selection, where the step is one. group: who takes part, everybody unless given.
     """
 
@@ -34,13 +34,6 @@ class Step:
     def question(self) -> str:
         """How clip norms are measured: from nothing before a task starts, from the last ones while rounds go on."""
         return "" if not self.measure else "below" if self.mu else "histogram"
-
-    def costs(self) -> Iterator[tuple[str, Planned]]:
-        """What this step releases, by name."""
-        if self.releases:
-            yield self.task, Planned(self.mu, self.epsilon, self.group)
-        if self.measure:
-            yield f"{self.task} clip norm", Planned(self.measure, 0.0, self.group)
 
 
 @dataclass(frozen=True)

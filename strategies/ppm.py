@@ -52,7 +52,7 @@ class PowerMethod(Initialiser):
         overlap = np.matmul(X.transpose(0, 2, 1)[:, None], X[None])
         least = np.linalg.svd(overlap, compute_uv=False)[..., -1]
         agreeing = np.sum(least >= 1 - 2 * self.agreement**2, axis=1)
-        if agreeing.max() * 2 >= self.copies and self.copies > 1:
+        if agreeing.max() * 2 >= self.copies and agreeing.max() > 1:
             others = f"{agreeing.max() - 1} of the {self.copies - 1} others"
             self.notes = (f"The power method's start was picked because {others} agree with it.",)
             return X[int(np.argmax(agreeing))]

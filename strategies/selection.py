@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from privfed.errors import ConfigError, check_positive, check_whole
+from privfed.errors import ConfigError, check_number, check_positive, check_whole
 from privfed.federation import Federation
 from privfed.keyed import generator
 from privfed.linalg import Array
@@ -29,6 +29,8 @@ from privfed.privacy.mechanisms import SCORE, clamp
 from strategies.base import PrivateStrategy
 from strategies.plan import Step, selection_plan
 
+LARGEST_GB = 2.0
+"""Candidates travel to every node in every round."""
 NETS = ("auto", "explicit", "random")
 AUTO_LARGEST = 4096
 """The largest explicit net that `auto` takes."""
@@ -59,12 +61,18 @@ class Selection(PrivateStrategy):
             raise ConfigError.of("algo.net", net, f"must be one of {', '.join(NETS)}")
         if federation.privacy.clip is not None:
             raise ConfigError.of("privacy.clip", federation.privacy.clip, "scores have a fixed range; there is nothing to clip")
-        for key, value in (("algo.gamma", gamma), ("algo.radius", radius), ("algo.last_radius", last_radius)):
+        check_number("algo.gamma", gamma, lambda x: 1e-3 <= x <= 1, "must lie between 0.001 and 1")
+        for key, value in (("algo.radius", radius), ("algo.last_radius", last_radius)):
             check_positive(key, value)
         check_whole("rounds", rounds)
         self.count = check_whole("algo.candidates", candidates, least=2)
         self.net, self.gamma = net, float(gamma)
         super().__init__(federation, rounds, clip=SCORE)
+        size = 8e-9 * self.count * math.prod(self.entries())
+        if size > LARGEST_GB:
+            raise ConfigError.of(
+                "algo.candidates", candidates, f"takes {size:.2g} GB a round; at most {LARGEST_GB:g} are allowed"
+            )
         self.pool = self.first()
         start = min(radius, gamma) if self.explicit else radius
         self.radii = np.geomspace(start, min(start, last_radius), max(1, rounds - 1))

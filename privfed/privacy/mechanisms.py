@@ -61,6 +61,18 @@ class Dense:
 
 
 @dataclass(frozen=True)
+class Scaled:
+    """Contributions that were scaled down already, and the norms (B,) they had before: those are what one measures."""
+
+    part: Contributions
+    norms: Array
+
+    def clipped(self, clip: float) -> tuple[Array, Array]:
+        """See :class:`Contributions`."""
+        return self.part.clipped(clip)[0], self.norms
+
+
+@dataclass(frozen=True)
 class Scores:
     """How good each candidate is for each user: values (B, C) from 0 (worst) to 1 (best); what is outside is clamped."""
 
@@ -129,7 +141,8 @@ class NoiseGate:
         One user gives each candidate a score from 0 to bound, so replacing a user changes the probability of a candidate by
         at most e^(2 rate bound). Adding a user can only raise scores: both the numerator and the normalising sum grow
         by a factor between 1 and e^(rate bound), and their quotient by at most that. Hence epsilon = rate * sensitivity
-        with the sensitivities of sums. Drawn as the largest of rate * score + Gumbel noise, in log space.
+        with the sensitivities of sums. Drawn as the largest of rate * score + Gumbel noise, in log space; Gumbel numbers
+        from 53 random bits end at about 37, so a candidate of probability below 1e-17 may have probability 0 instead.
         """
         sensitivity = self.sensitivity(bound)
         rate = epsilon / sensitivity

@@ -108,6 +108,9 @@ def draw(axes: plt.Axes, lines: Sequence[Line], x_label: str, y_label: str, titl
         )
     if "x" in log:
         axes.set_xscale("log")
+        values = sorted({x for line in lines for x in line.x})
+        axes.set_xticks(values, [f"{x:g}" if x < 1e4 else f"{x / 1000:g}k" for x in values])
+        axes.minorticks_off()
     if "y" in log:
         axes.set_yscale("log")
     axes.set(xlabel=x_label, ylabel=y_label, title=title)

@@ -11,7 +11,6 @@ from clients.expmech import ExpMechClient
 from clients.jlmargin import JLMarginClient, fewest_errors, half_sphere
 from privfed import scoring
 from privfed.data.cohort import Cohort
-from privfed.errors import ConfigError
 from privfed.nets import random_orthonormal, sketch_matrix
 from privfed.privacy.mechanisms import SCORE
 
@@ -129,14 +128,12 @@ def test_the_final_head_makes_fewest_errors_and_then_has_the_largest_margin(k):
         assert np.min((p @ v)[p @ v > 0]) == pytest.approx(least[best].max())
 
 
-def test_labels_other_than_plus_and_minus_one_are_named_and_broken_users_are_let_pass():
+def test_users_with_broken_or_other_labels_contribute_nothing_and_are_not_named():
     cohort = users(labels=True)
-    cohort.y[3, 4] = np.nan
+    cohort.y[3, 4], cohort.y[5, 2] = np.nan, 0.5
     client = margin_client(cohort)
-    assert not client.cohort.y[3].any()
-    cohort.y[5, 2] = 0.5
-    with pytest.raises(ConfigError, match=r"user 5, example 3=0.5: must be -1 or 1"):
-        margin_client(cohort)
+    assert np.flatnonzero(~client.cohort.y.any(axis=1)).tolist() == [3, 5]
+    assert not client.seen.X[[3, 5]].any() and client.seen.X[4].any()
 
 
 def test_sketched_examples_are_kept_and_predictors_live_in_all_dimensions():

@@ -79,6 +79,13 @@ def test_without_privacy_the_files_are_valid_json(command, tmp_path):
         (("algo=altmin", "rounds=20001"), ("rounds=20001", "20000")),
         (("algo=altmin", "algo.target=y"), ("algo.target=y", "residuals", "labels")),
         (("algo=altmin", "algo.estimator=two-batches"), ("algo.estimator=two-batches", "halves")),
+        (("algo=altmin", "algo.clip=1"), ("algo.clip=1", "algo.clip.products")),
+        (("algo=altmin", "algo.shrink=no"), ("algo.shrink=no", "true or false")),
+        (("init=ppm", "init.centre=off"), ("init.centre=off", "true or false")),
+        (("init=ppm", "init.batch=0"), ("init.batch=0", "at least 1")),
+        (("algo=jlmargin", "data=synthetic"), ("data: ", "labels -1 and 1", "data=margin")),
+        (("algo=expmech", "algo.gamma=20"), ("algo.gamma=20", "between 0.001 and 1")),
+        (("algo=expmech", "algo.candidates=1000000000"), ("algo.candidates=1000000000", "GB")),
         (("algo=altmin", "algo.ridge=-1"), ("algo.ridge=-1", "at least 0")),
         (("algo=altmin", "algo.share=1"), ("algo.share=1", "between 0 and 1")),
         (("init=ppm", "init.copies=0"), ("init.copies=0", "at least 1")),
@@ -100,14 +107,14 @@ def test_without_privacy_the_files_are_valid_json(command, tmp_path):
         (("algo=expmech", "algo.candidates=0"), ("algo.candidates=0", "at least 2")),
         (("algo=expmech", "algo.net=explicit"), ("algo.net=explicit", "candidates", "GB", "algo.net=random")),
         (("algo=expmech", "algo.net=exact"), ("algo.net=exact", "explicit")),
-        (("algo=expmech", "algo.gamma=0"), ("algo.gamma=0", "positive")),
+        (("algo=expmech", "algo.gamma=0"), ("algo.gamma=0", "between 0.001 and 1")),
         (("algo=expmech", "algo.C=-1"), ("algo.C=-1", "positive")),
         (("algo=expmech", "algo.targets=all"), ("algo.targets=all", "relative")),
         (("algo=expmech", "privacy.clip=auto"), ("privacy.clip=auto", "fixed range")),
         (("algo=expmech", "privacy.noise_multiplier=2"), ("privacy.noise_multiplier=2", "selections")),
         (("algo=jlmargin", "algo.sketch=0"), ("algo.sketch=0", "at least 1")),
         (("algo=jlmargin", "algo.sketch=1"), ("algo.sketch=1", "model.k=2")),
-        (("algo=jlmargin", "algo.gamma=-0.5"), ("algo.gamma=-0.5", "positive")),
+        (("algo=jlmargin", "algo.gamma=-0.5"), ("algo.gamma=-0.5", "between 0.001 and 1")),
         (("algo=jlmargin", "data.margin=0.9"), ("data.margin=0.9", "data.strength")),
     ],
     ids=lambda value: " ".join(value),
@@ -121,14 +128,6 @@ def test_bad_input_is_one_clear_line(arguments, words, tmp_path, monkeypatch, ca
     assert len(err.strip().splitlines()) == 1 and "Traceback" not in err + out
     assert all(word in err for word in words), err
     assert not any(tmp_path.iterdir()), "a refused run must leave no trace"
-
-
-def test_labels_that_are_none_name_their_row(tmp_path, capfd):
-    from privfed.run import main
-
-    assert main(["algo=jlmargin", "data=synthetic", "data.n=50", "--quiet", f"out={tmp_path}"]) == 2
-    err = capfd.readouterr().err
-    assert len(err.strip().splitlines()) == 1 and "user 0, example 1" in err and "-1 or 1" in err
 
 
 @pytest.mark.parametrize(

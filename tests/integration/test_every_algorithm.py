@@ -70,3 +70,11 @@ def test_the_cost_is_never_below_what_the_ledger_says_under_either_relation(algo
 @pytest.mark.parametrize("preset", options("preset"))
 def test_presets_can_be_planned(preset):
     assert Experiment(compose([f"preset={preset}"])).strategy.plan
+
+
+def test_a_run_that_users_alone_solve_without_any_error_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    easy = ("data.d=4", "data.n=60", "data.strength=1", "data.margin=0.9", "algo.sketch=4", "rounds=2", "algo.candidates=20")
+    assert main(["algo=jlmargin", "eps=100", "out=o", "--quiet", *easy]) == 0
+    result = json.loads((tmp_path / "o/result.json").read_text())
+    assert result["metrics"]["risk_standalone"] == 0 and (tmp_path / "o/report.html").exists()

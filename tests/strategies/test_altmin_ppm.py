@@ -83,6 +83,9 @@ def test_the_copy_that_half_agree_with_is_picked():
     far = [retraction(rng.standard_normal((12, 2))) for _ in range(2)]
     method = PowerMethod(copies=5, iterations=1, clip=1.0, agreement=0.3)
     assert dist(method.pick(np.stack([*far, *near])), good) < 0.15 and "2 of the 4 others agree" in method.notes[0]
+    two = PowerMethod(copies=2, iterations=1, clip=1.0, agreement=0.3)
+    two.pick(np.stack(far))
+    assert "No half" in two.notes[0], "a copy's agreement with itself proves nothing"
     lonely = [retraction(rng.standard_normal((12, 2))) for _ in range(5)]
     method.pick(np.stack(lonely))
     assert "No half" in method.notes[0]
@@ -90,6 +93,36 @@ def test_the_copy_that_half_agree_with_is_picked():
 
 def test_the_note_on_the_power_method_reaches_the_result(run):
     assert "copies agree" in run("init=ppm", "eps=0.01").result["notes"][0]
+
+
+def test_private_clip_norms_follow_the_quantile_of_both_sums(experiment):
+    """Users are scaled down in both sums at once; what is measured are the norms they had before."""
+    made = experiment(
+        "algo=altmin", "algo.clip=auto", "eps=inf", "data.n=4000", "rounds=4", "privacy.quantile=0.5", "data.R=0.5"
+    )
+    made.run()
+    strategy, users = made.strategy, made.data.cohort(0, 4000)
+    client = made._client(users)
+    block = next(users.blocks(bytes_each=1 << 30))
+    parts = client.moments(block, strategy.shared, {"release": False})
+    for name, part in zip(("moments", "products"), parts, strict=True):
+        assert 0.35 < np.mean(part.norms <= strategy.clips[name]) < 0.65, name
+
+
+@pytest.mark.parametrize("more", [(), ("privacy.clip=auto",)])
+def test_the_plan_tells_every_release_of_a_run(experiment, more):
+    made = experiment("algo=altmin", "init=ppm", "rounds=3", "eps=2", *more)
+    planned = [(name, cost.mu, cost.group) for step in made.strategy.plan for name, cost in made.strategy.costs(step)]
+    made.run()
+    assert [name for name, _, _ in planned] == [r.name for r in made.ledger.releases]
+    assert [group for _, _, group in planned] == [r.group for r in made.ledger.releases]
+    np.testing.assert_allclose([mu for _, mu, _ in planned], [r.mu for r in made.ledger.releases], rtol=1e-9)
+
+
+def test_fixed_noise_is_that_of_every_release(experiment):
+    made = experiment("algo=altmin", "rounds=2", "eps=10", "privacy.noise_multiplier=5")
+    made.run()
+    assert all(r.std / r.sensitivity == pytest.approx(5) for r in made.ledger.releases)
 
 
 def test_one_number_cannot_replace_two_clip_norms(experiment):
