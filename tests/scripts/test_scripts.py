@@ -1,0 +1,75 @@
+"""Figures and benchmarks: what they ask for exists, and they can write what they find."""
+
+from __future__ import annotations
+
+import csv
+import sys
+import zlib
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+from privfed.config import compose
+
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from figures import centaur, common, jl, pmpr, rgrad
+
+MODULES = (pmpr, centaur, jl, rgrad)
+FIGURES = {name: (module, figure) for module in MODULES for name, figure in module.FIGURES.items()}
+METRICS = (
+    "mse", "excess", "dist", "start", "frobenius", "risk", "risk_random", "risk_standalone", "risk_oracle", "distortion",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_are_drawn_and_written_from_what_was_measured(name, tmp_path, monkeypatch):
+    module, figure = FIGURES[name]
+    asked = []
+
+    def measured(cases, seeds):
+        asked.extend(cases.values())
+        return {
+            key: [
+                {m: float(np.random.default_rng(zlib.crc32(repr((key, m, s)).encode())).uniform(0.01, 0.9)) for m in METRICS}
+                for s in range(seeds)
+            ]
+            for key in cases
+        }
+
+    monkeypatch.setattr(module, "runs", measured)
+    monkeypatch.setattr(common, "FOLDER", tmp_path / "figures")
+    monkeypatch.setattr(common, "DOCS", tmp_path)
+    rows, picture, paragraph = figure.make(2)
+    common.write(name, figure, rows, picture, paragraph, seconds=1.0)
+    common.assemble([name, "not made yet"])
+    with (tmp_path / f"figures/{name}.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == len(rows) == len(asked)
+    page = (tmp_path / "results.md").read_text()
+    assert figure.title in page and f"figures/{name}.png" in page and f"reproduce.py {name}" in page
+    assert (tmp_path / f"figures/{name}.png").stat().st_size > 10_000
+    for overrides in asked[:: max(1, len(asked) // 6)]:
+        compose(overrides)
+
+
+def test_all_that_docs_show_can_be_made_again():
+    shown = {path.stem for path in (ROOT / "docs/figures").glob("*.png")}
+    assert shown == set(FIGURES)
+    assert all((ROOT / f"docs/figures/{name}.csv").exists() for name in FIGURES)
+
+
+def test_runs_spread_over_processes_keep_their_order():
+    small = ("data.n=100", "data.d=5", "rounds=2")
+    found = common.runs({"a": small, "b": (*small, "eps=inf")}, 2)
+    assert [len(found[key]) for key in ("a", "b")] == [2, 2]
+    again = common.one([*small, "eps=inf", "seed=1"])
+    assert found["b"][1]["mse"] == pytest.approx(again["mse"], rel=1e-9)
+
+
+@pytest.mark.slow
+def test_benchmarks_of_altmin_and_rgrad_print_ratios():
+    from bench_linear import alternating_minimisation, low_rank_step
+
+    for table in (alternating_minimisation(1), low_rank_step(1)):
+        assert table.row_count >= 1
