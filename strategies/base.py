@@ -99,23 +99,24 @@ class PrivateStrategy(Strategy):
 
     def steps(self) -> list[Step]:
         """The plan: initialiser, then T rounds, with the budget split between them."""
-        first = None if self.init is None else self.init.task
-        auto = any(bound == AUTO for name, bound in self.clips.items() if name != first)
+        auto = any(self.clips[name] == AUTO for name in self._names(self.task))
         stages = [Stage(self.task, self.rounds, auto, self.groups > 0)]
-        if first is not None:
-            stages.insert(0, Stage(first, self.init.rounds, self.clips[first] == AUTO))
+        if self.init is not None and self.init.task is not None:
+            stages.insert(0, Stage(self.init.task, self.init.rounds, self.clips[self.init.task] == AUTO))
         return gaussian_plan(stages, self.federation.privacy, self.federation.gate.ledger.budget.mu)
 
     def costs(self, step: Step) -> Iterator[tuple[str, Planned]]:
         """What a step releases, by name."""
-        mine = self.init is None or step.task != self.init.task
-        names = [name for name in self.clips if mine == (self.init is None or name != self.init.task)]
-        for name in names:
-            if step.releases:
-                yield name, Planned(self._mu(step.mu, names, name), step.epsilon, step.group)
-        for name in names:
-            if step.measure:
-                yield f"{name} clip norm", Planned(self._mu(step.measure, names), 0.0, step.group)
+        names = self._names(step.task)
+        if step.releases:
+            yield from ((name, Planned(self._mu(step.mu, names, name), step.epsilon, step.group)) for name in names)
+        if step.measure:
+            yield from ((f"{name} clip norm", Planned(self._mu(step.measure, names), 0.0, step.group)) for name in names)
+
+    def _names(self, task: str) -> list[str]:
+        """The sums that users are asked for in a task."""
+        first = None if self.init is None else self.init.task
+        return [task] if task == first else [name for name in self.clips if name != first]
 
     def _mu(self, total: float, names: Sequence[str], name: str | None = None) -> float:
         """The cost of one of several sums: as configured by name, otherwise an equal part, each the same with fixed noise."""
