@@ -73,8 +73,8 @@ Weak privacy gives {weak:.4f} and {at["weak", 80000, "1"]:.4f}: clipping a user'
 protecting the features as well costs nothing more. The gap between the upper and the lower bound, a factor sigma_r,
 comes from calibrating noise to what is likely under the assumed design instead of clipping: the paper's own calibration
 has {paper:.3f} ({at["paper, weak", 20000, "1"]:.3f} under weak privacy) and a guarantee that holds only if the data are
-as assumed. Its constants are open; the ones used here are the smallest round ones that covered what a single user was
-seen to move on data exactly as assumed.
+as assumed. Its constants are open; the ones used here covered what a
+single user was seen to move on data exactly as assumed.
 """
     return rows, picture, paragraph
 
