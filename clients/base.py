@@ -10,6 +10,7 @@ from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
 
 from privfed.data.cohort import Cohort, Ids, groups_of
+from privfed.heads import HeadStore
 from privfed.kernels import lstsq
 from privfed.linalg import Array
 from privfed.models.linear import fit_heads
@@ -33,6 +34,8 @@ class CohortClient(NumPyClient):
         self.seen = self.cohort
         """The users as tasks see them, where an algorithm transforms their examples once."""
         self.init = init
+        self.store: HeadStore | None = None
+        """Where users keep their own predictors; nowhere unless a folder is given."""
 
     # What an algorithm writes.
 
@@ -73,7 +76,7 @@ class CohortClient(NumPyClient):
                     if measure is not None:
                         counts[i] = counts.get(i, 0.0) + measure.count(norms, clip)
         sums = [np.asarray(total) for total in totals.values()] if config["release"] else []
-        return sums + list(counts.values()), len(self.cohort), {}
+        return sums + list(counts.values()), len(self.cohort), {"step": config["step"]}
 
     def _asked(self, config: dict[str, Scalar]) -> Ids | None:
         """Places of the users who take part in this step: all (None), or those of the announced group."""
@@ -82,8 +85,20 @@ class CohortClient(NumPyClient):
         groups = groups_of(self.cohort.ids, *(int(config[key]) for key in ("users", "groups", "seed")))
         return np.flatnonzero(groups == config["group"])
 
+    def keep(self, shared: NDArrays) -> None:
+        """Put every user's own predictor where the user keeps it, if there is such a place."""
+        if self.store is not None:
+            for block in self.cohort.blocks():
+                self.store.save(block.ids, self.weights(block, shared))
+
     def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
-        """Sums of errors over the cohort. Not private: simulations only, where the truth is known."""
+        """Take the published model; where it is asked for, tell sums of errors over the cohort.
+
+        Errors are not private: they are told in simulations only, where the truth is known.
+        """
+        self.keep(parameters)
+        if not config["judge"]:
+            return 0.0, 1, {}
         if self.cohort.truth is None:
             raise ValueError("errors of real users are not told: they would leave without passing the noise gate")
         sums: dict[str, float] = {}

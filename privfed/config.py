@@ -45,6 +45,23 @@ def compose(overrides: Sequence[str], config_dir: str | None = None) -> DictConf
     return cfg
 
 
+def recall(folder: Path, overrides: Sequence[str]) -> DictConfig:
+    """The configuration of an interrupted run, exactly as it was."""
+    if overrides:
+        raise ConfigError(f"{overrides[0]}: a resumed run keeps its settings; give none beside --resume")
+    if not (folder / "config.yaml").exists():
+        raise ConfigError(f"--resume {folder}: there is no run in that folder")
+    if (folder / "result.json").exists():
+        raise ConfigError(f"--resume {folder}: that run is complete; there is nothing to resume")
+    try:
+        cfg = OmegaConf.load(folder / "config.yaml")
+    except (YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError(f"--resume {folder}: config.yaml cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(cfg, DictConfig):
+        raise ConfigError(f"--resume {folder}: config.yaml is not a configuration")
+    return cfg
+
+
 def options(group: str, folders: Sequence[Path] = (CONF,)) -> list[str]:
     """The names one can choose for a group."""
     return sorted({path.stem for folder in folders for path in (folder / group).glob("*.yaml")})

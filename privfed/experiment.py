@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import resource
 import time
@@ -13,20 +12,19 @@ from pathlib import Path
 from platform import python_version
 from typing import Any
 
-from flwr.client import NumPyClient
-from hydra.errors import InstantiationException
-from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from privfed.data.cohort import Cohort, spread
+from privfed import checkpoint
+from privfed.data.cohort import Cohort
 from privfed.errors import ConfigError, check_whole
 from privfed.federation import Federation, PrivacySettings
-from privfed.kernels import prepare
 from privfed.linalg import Array
 from privfed.models.errors import Scale
+from privfed.nodes import NodeFactory, build
 from privfed.privacy.ledger import Budget, Ledger
 from privfed.privacy.mechanisms import NoiseGate
 from privfed.privacy.noise import noise_source
+from privfed.roster import Roster
 
 RIVALS = {"own": "", "alone": "standalone", "oracle": "oracle", "random": "random"}
 """Predictors that are judged at the end, and what their errors are called in the result."""
@@ -44,21 +42,30 @@ class Outcome:
 
 
 class Experiment:
-    """One configured run: build it (cheap, checks everything, touches no data), then `run` it."""
+    """One configured run: build it (cheap, checks everything, touches no data), then `run` it.
 
-    def __init__(self, cfg: DictConfig) -> None:
+    roster: who may take part, where that is not simply the simulated users spread over `runtime.nodes`.
+    """
+
+    def __init__(self, cfg: DictConfig, roster: Roster | None = None) -> None:
         self.cfg = cfg
         self.rows: list[dict[str, Any]] = []
         self.started = time.perf_counter()
         self.budget = Budget(cfg.eps, cfg.delta, cfg.neighbouring)
         self.runtime = build(cfg.runtime)()
-        self.data = build(cfg.data)(seed=cfg.seed)
+        self.factory = NodeFactory.of(cfg)
+        self.data = self.factory.source
         k = check_whole("model.k", cfg.model.k)
         if k > self.data.d:
             raise ConfigError.of("model.k", k, f"cannot be larger than the number of features, {self.data.d}")
-        self.nodes = {str(i): users for i, users in enumerate(spread(self.data.n, self.runtime.nodes_for(self.data.n)))}
+        self.roster = roster or Roster.of_simulated(self.data.n, self.runtime.nodes_for(self.data.n))
+        self.nodes = self.roster.nodes
+        if self.roster.users != self.data.n:
+            raise ConfigError.of("data.n", self.data.n, f"but {self.roster.users} users are registered")
+        self.simulated = self.data.simulated and self.roster.simulated
+        """No real user takes part: errors may be told, and noise may be repeatable."""
         privacy = {key: value for key, value in cfg.privacy.items() if key != "noise"}
-        settings, source = PrivacySettings(**privacy), noise_source(cfg.privacy.noise, cfg.seed)
+        settings, source = PrivacySettings(**privacy), noise_source(cfg.privacy.noise, cfg.seed, self.simulated)
         self.ledger = Ledger(self.budget)
         self.federation = Federation(
             nodes=self.nodes,
@@ -69,36 +76,43 @@ class Experiment:
             privacy=settings,
             init=build(cfg.init.strategy)(),
             error=self.data.error,
-            personal=self.data.simulated and self.data.personal,
-            U_star=getattr(self.data, "U_star", None) if self.data.simulated else None,
+            personal=self.simulated and self.data.personal,
+            publish=not self.simulated,
+            U_star=getattr(self.data, "U_star", None) if self.simulated else None,
+            **self.runtime.patience,
         )
         self.strategy = build(cfg.algo.strategy)(federation=self.federation)
-        self._client(Cohort.empty(self.data.m, self.data.d))  # a client's settings are checked before anything is written
+        self.factory.serving(Cohort.empty(self.data.m, self.data.d))  # settings are checked before anything is written
 
-    def make_client(self, cid: str) -> NumPyClient:
-        """The client of one node, with only its own users' data."""
-        prepare()
-        users = self.nodes[cid]
-        return self._client(self.data.cohort(users.start, users.stop))
+    def run(
+        self,
+        folder: Path | None = None,
+        on_step: Callable[[dict[str, Any]], None] = lambda row: None,
+        resume: bool = False,
+    ) -> Outcome:
+        """Train, judge, and collect everything that is to be written; ledger and checkpoint go to the folder as they grow.
 
-    def _client(self, cohort: Cohort) -> Any:
-        init = None if self.cfg.init.client is None else build(self.cfg.init.client)()
-        return build(self.cfg.algo.client)(cohort=cohort, init=init)
-
-    def run(self, folder: Path | None = None, on_step: Callable[[dict[str, Any]], None] = lambda row: None) -> Outcome:
-        """Train, judge, and collect everything that is to be written; the ledger goes to the folder as it grows."""
+        resume: go on with the interrupted run in the folder instead of starting anew.
+        """
 
         def record(row: dict[str, Any]) -> None:
             self.rows.append(row)
+            if folder is not None:
+                checkpoint.save(folder, self.strategy, self.rows)
             on_step(row)
 
-        if folder is not None:
+        if folder is not None and resume:
+            self.rows = checkpoint.restore(folder, self.strategy)
+        elif folder is not None:
             self.ledger.open(folder / "ledger.jsonl")
         if self.data.simulated:
             self.federation.validate = self._validation()
         self.federation.on_step = record
-        steps = max(1, len(self.strategy.plan))
-        self.runtime.run(self.strategy, self.make_client, list(self.nodes), steps)
+        steps = max(1, len(self.strategy.plan) - self.strategy.done)
+        try:
+            self.runtime.run(self.strategy, self.factory, self.roster, steps)
+        finally:
+            self.ledger.close()
         histograms = {
             name.removeprefix("histogram_"): counts
             for name, counts in self.strategy.sums.items()
@@ -112,7 +126,7 @@ class Experiment:
         if not self.data.personal:
             return lambda shared: self.data.compare(self._model())
         fresh = self.data.validation()
-        client = self._client(fresh)
+        client = self.factory.serving(fresh)
 
         def validate(shared: list[Array]) -> dict[str, float]:
             errors = fresh.truth.errors(client.weights(fresh, shared))
@@ -144,7 +158,7 @@ class Experiment:
                 "target_epsilon": self.budget.epsilon,
                 "neighbouring": self.budget.neighbouring,
                 "guarantee": guarantee,
-                "noise": cfg.privacy.noise,
+                "noise": self.federation.gate.source.name,
                 "releases": len(self.ledger.releases),
                 "epsilon_by_neighbouring": cost,
             },
@@ -186,24 +200,3 @@ def peak_rss_mb() -> float:
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
         return int(line.split()[1]) / 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def build(node: DictConfig) -> Callable[..., Any]:
-    """The constructor named by `_target_` with the configured arguments; what does not fit is a ConfigError."""
-    try:
-        factory = instantiate(node, _partial_=True)
-    except InstantiationException as error:
-        raise ConfigError(
-            f"{node.get('_target_')}: cannot be made: {' '.join(str(error.__cause__ or error).split())}"
-        ) from error
-    if not callable(factory):
-        raise ConfigError(f"{OmegaConf.to_container(node)}: has no _target_ to say what to make")
-
-    def make(**more: Any) -> Any:
-        try:
-            inspect.signature(factory.func).bind(**factory.keywords, **more)
-        except TypeError as error:
-            raise ConfigError(f"{node._target_}: its settings do not fit: {error}") from error
-        return factory(**more)
-
-    return make

@@ -69,12 +69,18 @@ class Federation:
     validate: Callable[[list[Array]], dict[str, float]] | None = None
     """Error of a published model on fresh public users, where there are some."""
     on_step: Callable[[dict[str, Any]], None] = field(default=lambda row: None)
-    join_timeout: int = 600
+    join_timeout: float = 600
     """Seconds to wait for all nodes before the first step."""
-    ready: float = 0.0
-    """When every node had joined (time.perf_counter)."""
+    rejoin_timeout: float = 0
+    """Seconds to wait in later steps until enough users are connected."""
+    quorum: float = 0.0
+    """Fraction of the users a step needs; with fewer the run stops, and can be resumed."""
     strict: bool = True
     """A node that fails stops the run (in one process, where it is a bug); otherwise its users count as zero."""
+    publish: bool = False
+    """Whether nodes are sent the published model at the end, so that their users can fit final heads."""
+    ready: float = 0.0
+    """When every node had joined (time.perf_counter)."""
 
     @property
     def n(self) -> int:

@@ -6,15 +6,16 @@ import csv
 import io
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
+from privfed import checkpoint
 from privfed.errors import PrivfedError
 from privfed.experiment import Outcome
+from privfed.files import write_atomically
 from privfed.page import report_page
 from privfed.privacy.ledger import plain
 
@@ -23,7 +24,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-FILES = ("ledger.jsonl", "config.yaml", "rounds.csv", "model.npz", "report.html", "result.json")
+FILES = ("ledger.jsonl", checkpoint.FILE, "config.yaml", "rounds.csv", "model.npz", "report.html", "result.json")
 
 
 def keep_previous(folder: Path) -> None:
@@ -38,16 +39,6 @@ def keep_previous(folder: Path) -> None:
     for name in FILES:
         if (folder / name).exists():
             (folder / name).rename(kept / name)
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """The whole file or nothing: a full disk or a killed process leaves no half of it."""
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_bytes(content)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def write_config(folder: Path, cfg: DictConfig) -> None:
@@ -70,6 +61,7 @@ def write_run(folder: Path, cfg: DictConfig, outcome: Outcome) -> None:
     page = report_page(result, outcome.rows, outcome.histograms, outcome.scale, OmegaConf.to_yaml(cfg))
     write_atomically(folder / "report.html", page.encode())
     write_atomically(folder / "result.json", (json.dumps(result, indent=2, allow_nan=False) + "\n").encode())
+    (folder / checkpoint.FILE).unlink(missing_ok=True)
 
 
 def finite(value: Any, path: str = "result") -> Any:

@@ -69,6 +69,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings, for example algo=fedrep eps=1")
     parser.add_argument("--config-dir", metavar="DIR", help="a folder with configs of your own (algo/mine.yaml, ...)")
     parser.add_argument("--plan", action="store_true", help="show what would be released, then stop")
+    parser.add_argument("--resume", metavar="RUN", help="go on with an interrupted run, from its folder")
     parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
     parser.add_argument("--version", action="version", version=f"privfed {__version__}")
     if {"-h", "--help"} & set(arguments):
@@ -94,9 +95,10 @@ def prepare_folder(out: object, algo: str) -> Path:
 
 def execute(options: argparse.Namespace) -> None:
     """Run what was asked for."""
-    from privfed.config import compose
+    from privfed.config import compose, recall
 
-    cfg = compose(options.overrides, options.config_dir)
+    resumed = None if options.resume is None else Path(options.resume)
+    cfg = compose(options.overrides, options.config_dir) if resumed is None else recall(resumed, options.overrides)
     if options.config_dir is not None:
         sys.path.insert(0, options.config_dir)
 
@@ -110,11 +112,12 @@ def execute(options: argparse.Namespace) -> None:
 
     from privfed.report import keep_previous, write_config, write_run
 
-    folder = prepare_folder(cfg.out, cfg.algo.name)
-    keep_previous(folder)
-    write_config(folder, cfg)
+    folder = resumed or prepare_folder(cfg.out, cfg.algo.name)
+    if resumed is None:
+        keep_previous(folder)
+        write_config(folder, cfg)
     with console.Progress(experiment, quiet=options.quiet) as progress:
-        outcome = experiment.run(folder, progress.step)
+        outcome = experiment.run(folder, progress.step, resume=resumed is not None)
     write_run(folder, cfg, outcome)
     if not options.quiet:
         console.show_summary(outcome.result, folder)
@@ -133,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"privfed: {reason}; the ledger in the run's folder says what was released, if anything", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("privfed: interrupted; what was released so far is in the run's ledger.jsonl", file=sys.stderr)
+        print("privfed: interrupted; nothing is lost, go on with --resume and the run's folder", file=sys.stderr)
         return 1
     return 0
 

@@ -32,7 +32,7 @@ def low_rank_step(repetitions: int) -> Table:
     rng = np.random.default_rng(0)
     sizes = [f"data.n={USERS}", f"data.d1={SIZE}", f"data.d2={SIZE}", f"data.r={RANK}"]
     experiment = Experiment(compose(["algo=rgrad", *sizes]))
-    strategy, client = experiment.strategy, experiment.make_client("0")
+    strategy, client = experiment.strategy, experiment.factory(experiment.nodes["0"])
     users = len(experiment.nodes["0"])
     U, V = (retraction(rng.standard_normal((SIZE, RANK))) for _ in range(2))
     start = [U, np.linspace(1.0, 0.7, RANK), V]

@@ -1,178 +1,50 @@
-"""What every strategy shares: a plan of steps, the server-side clip, the noise gate, the public divisor.
+"""The base of all strategies: takes every step of an algorithm's plan through one Flower round.
 
-A run is a list of steps. Each step is one Flower round: announce, collect the nodes' sums, clip them again, add up, release
-through the gate, and let the algorithm update its shared parameters from the released mean.
+Announce, collect the nodes' sums, clip them again, add up, release through the gate, and let the algorithm update its shared
+parameters from the released mean over the public number of users.
 """
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from flwr.common import (
-    EvaluateIns,
-    EvaluateRes,
-    FitIns,
-    FitRes,
-    Parameters,
-    Scalar,
-    ndarrays_to_parameters,
-)
+from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar, ndarrays_to_parameters
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
-from privfed.errors import ConfigError, PrivfedError, check_whole
-from privfed.federation import Federation, check_clip
+from privfed.errors import PrivfedError
+from privfed.federation import Federation
 from privfed.linalg import Array
-from privfed.privacy.accounting import GaussianRelease, Planned
-from privfed.privacy.ledger import ADD_REMOVE, REPLACE_ONE
-from privfed.privacy.mechanisms import clip
-from privfed.privacy.quantile import AUTO, MEASURES
-from strategies.plan import Stage, Step, gaussian_plan
-from strategies.replies import in_order, totals_of
+from privfed.privacy.accounting import GaussianRelease
+from privfed.privacy.quantile import MEASURES
+from strategies.algorithm import Algorithm, Clip
+from strategies.plan import Step
+from strategies.replies import judgements, totals_of
 
-Clip = float | str
+RESUME = "what was released is kept; go on with --resume"
 
 
-class PrivateStrategy(Strategy):
-    """Base of all algorithms. One writes `task`, `shape` and `step`, and gets privacy, runtimes and reports."""
-
-    task = "gradient"
-
-    names: tuple[str, ...] = ("U",)
-    """Names of the shared arrays in the published model; an initialiser must give the same."""
-    uses_init = True
-    """Whether the configured initialiser comes before the first round."""
-    groups = 0
-    """Disjoint groups of users, one a round, that a round asks; 0: every round asks everybody."""
-    shares: Mapping[str, float] = MappingProxyType({})
-    """How several sums share a round's mu^2; equally where nothing is said."""
-    neighbourings: tuple[str, ...] = (REPLACE_ONE, ADD_REMOVE)
-    """Neighbouring relations the algorithm's sensitivities are known for."""
-    guarantee: str | None = None
-    """What the guarantee rests on, where that depends on settings; None: what the algorithm's config says."""
-    bounded = staticmethod(clip)
-    """How a node's sum is made to be one that its registered users, each within the bound, could have sent."""
+class PrivateStrategy(Algorithm, Strategy):
+    """A Flower strategy; what an algorithm writes is listed in `strategies/algorithm.py`."""
 
     def __init__(self, federation: Federation, rounds: int, clip: Clip | Mapping[str, Clip]) -> None:
-        self.federation, self.rounds = federation, check_whole("rounds", rounds)
-        relation = federation.gate.ledger.budget.neighbouring
-        if relation not in self.neighbourings:
-            raise ConfigError.of("neighbouring", relation, f"this algorithm knows {', '.join(self.neighbourings)}")
-        self.init: Any = federation.init if self.uses_init else None
-        self.clips = self._clips(clip)
-        self.shared = self.initial()
-        self.started = self.init is None or self.init.task is None
-        """Whether `shared` holds a model already, not something the initialiser is still working on."""
-        self.plan = self.steps()
+        super().__init__(federation, rounds, clip)
+        self.done = 0
+        """Steps of the plan that are over, in this process or, when a run was resumed, before it."""
         self.sums: dict[str, Any] = {}
         self._clock = 0.0
-        costs = [cost for step in self.plan for _, cost in self.costs(step)]
-        federation.gate.ledger.check(costs, f"the {len(costs)} planned releases")
-
-    # What an algorithm writes.
-
-    def initial(self) -> list[Array]:
-        """The shared parameters before anything is released: public."""
-        return [] if self.init is None else self.init.before(self.federation)
-
-    def shape(self) -> tuple[int, ...]:
-        """Shape of a round's sum; anything else that arrives is dropped."""
-        return self.shared[0].shape
-
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The sums of a round by name, where there are several, in the order in which clients send them."""
-        return {self.task: self.shape()}
-
-    def announced(self, step: Step) -> list[Array]:
-        """What users need to know to answer: the shared parameters."""
-        return self.shared
-
-    def step(self, t: int, *means: Any, **_: Any) -> None:
-        """The server's update in round t = 1..T, from the released mean (or means): sets `self.shared`."""
-        raise TypeError(f"{type(self).__name__} does not say what a round does")
-
-    def steps(self) -> list[Step]:
-        """The plan: initialiser, then T rounds, with the budget split between them."""
-        auto = any(self.clips[name] == AUTO for name in self._names(self.task))
-        stages = [Stage(self.task, self.rounds, auto, self.groups > 0)]
-        if self.init is not None and self.init.task is not None:
-            stages.insert(0, Stage(self.init.task, self.init.rounds, self.clips[self.init.task] == AUTO))
-        return gaussian_plan(stages, self.federation.privacy, self.federation.gate.ledger.budget.mu)
-
-    def costs(self, step: Step) -> Iterator[tuple[str, Planned]]:
-        """What a step releases, by name."""
-        names = self._names(step.task)
-        if step.releases:
-            yield from ((name, Planned(self._mu(step.mu, names, name), step.epsilon, step.group)) for name in names)
-        if step.measure:
-            yield from ((f"{name} clip norm", Planned(self._mu(step.measure, names), 0.0, step.group)) for name in names)
-
-    def _names(self, task: str) -> list[str]:
-        """The sums that users are asked for in a task."""
-        first = None if self.init is None else self.init.task
-        return [task] if task == first else [name for name in self.clips if name != first]
-
-    def _mu(self, total: float, names: Sequence[str], name: str | None = None) -> float:
-        """The cost of one of several sums: as configured by name, otherwise an equal part, each the same with fixed noise."""
-        if self.federation.privacy.noise_multiplier is not None:
-            return total
-        return total * math.sqrt(self.shares.get(name, 1.0 / len(names)) if name is not None else 1.0 / len(names))
-
-    def release(self, step: Step, sums: dict[str, Array], users: int) -> list[Array]:
-        """The means over the users who were asked, through the gate."""
-        means = []
-        for name, total in sums.items():
-            mu = self._mu(step.mu, list(sums), name)
-            bound = float(self.clips[name])
-            mean = self.federation.gate.release(name, total, bound=bound, mu=mu, round=step.round, group=step.group) / users
-            means.append(mean)
-        return means
-
-    @property
-    def notes(self) -> list[str]:
-        """What a reader of the result should know beside the numbers."""
-        return [] if self.init is None else list(self.init.notes)
-
-    def diagnostics(self, data: Any) -> dict[str, float]:
-        """More figures for the result of a simulation, from what is published and from fresh public users."""
-        return {}
-
-    # What all share.
-
-    def _clips(self, clip: Clip | Mapping[str, Clip]) -> dict[str, Clip]:
-        """The clip norm of every sum: what is configured, unless `privacy.clip` says otherwise."""
-        asked, init = self.federation.privacy.clip, self.init
-        own = {f"algo.clip.{name}": bound for name, bound in clip.items()} if isinstance(clip, Mapping) else {"algo.clip": clip}
-        if asked not in (None, AUTO) and len(own) > 1:
-            raise ConfigError.of("privacy.clip", asked, f"there are several clip norms; set {', '.join(own)}")
-        names = list(clip) if isinstance(clip, Mapping) else [self.task]
-        clips = {
-            name: check_clip(key, bound if asked is None else asked)
-            for name, (key, bound) in zip(names, own.items(), strict=True)
-        }
-        if len({bound == AUTO for bound in clips.values()}) > 1:
-            raise ConfigError.of(next(iter(own)), AUTO, f"set all of {', '.join(own)} to auto, or none")
-        if init is None:
-            return clips
-        if set(init.gives) != set(self.names):
-            gives, needs = ", ".join(init.gives), ", ".join(self.names)
-            raise ConfigError(f"init: the chosen initialiser gives {gives}, but this algorithm starts from {needs}")
-        if init.task is not None:
-            clips[init.task] = AUTO if asked == AUTO else check_clip("init.clip", init.clip)
-        return clips
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
         """Wait for the whole registered population, then start from public parameters."""
         nodes = self.federation.nodes
-        if not client_manager.wait_for(len(nodes), self.federation.join_timeout):
+        if not client_manager.wait_for(len(nodes), int(self.federation.join_timeout)):
             raise PrivfedError(
-                f"only {client_manager.num_available()} of {len(nodes)} nodes joined in time; nothing was released"
+                f"only {client_manager.num_available()} of {len(nodes)} nodes joined within "
+                f"{self.federation.join_timeout:g} s; nothing was released"
             )
         self.federation.ready = time.perf_counter()
         return ndarrays_to_parameters(self.shared)
@@ -181,11 +53,12 @@ class PrivateStrategy(Strategy):
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
         """Announce the step to every registered node that has users to ask: parameters, task, clip norms, seed."""
-        if not self.plan:
+        if self.done >= len(self.plan):
             return []
         self._clock = time.perf_counter()
-        step = self.plan[server_round - 1]
+        step = self.plan[self.done]
         asked = self.federation.asked(self.groups, step.group)
+        self._wait_for_quorum(client_manager, asked)
         ins = FitIns(ndarrays_to_parameters(self.announced(step)), self.announcement(step))
         return [(node, ins) for node in self._registered(client_manager) if asked[node.cid]]
 
@@ -193,6 +66,7 @@ class PrivateStrategy(Strategy):
         """The settings of a step, as users are told them."""
         bounds = [self.clips[name] for name in self._shapes(step)]
         config: dict[str, Scalar] = {
+            "step": self.done + 1,
             "task": step.task,
             "round": step.round,
             "seed": self.federation.seed,
@@ -212,51 +86,66 @@ class PrivateStrategy(Strategy):
     ) -> tuple[Parameters, dict[str, Scalar]]:
         """Clip again, add up, release, divide by the public number of users, update."""
         self._stop_on(failures)
-        step, gate, ledger = self.plan[server_round - 1], self.federation.gate, self.federation.gate.ledger
+        step, ledger = self.plan[self.done], self.federation.gate.ledger
         asked = self.federation.asked(self.groups, step.group)
         n = sum(asked.values())
-        row: dict[str, Any] = {"step": server_round, "task": step.task, "round": step.round, "users": n}
         parts = self._shapes(step)
         measure = MEASURES.get(step.question)
         wanted = [(shape, float(self.clips[name])) for name, shape in parts.items()] if step.releases else []
         if measure is not None:
             wanted += [((measure.size,), measure.bound)] * len(parts)
-        totals, present = totals_of(results, wanted, asked, self.bounded)
+        totals, present = totals_of(results, wanted, asked, self.bounded, self.done + 1)
+        if present < self.federation.quorum * n:
+            raise PrivfedError(f"only {present} of {n} users answered in step {self.done + 1}; it was not released, {RESUME}")
+        row: dict[str, Any] = {"step": self.done + 1, "task": step.task, "round": step.round, "users": n}
         if step.releases:
             made = len(ledger.releases)
-            sums = dict(zip(parts, totals, strict=False))
-            if step.task == self.task:
-                self.step(step.round, *self.release(step, sums, n))
-            else:
-                mean = self.init.release(self.federation, step, sums[step.task], wanted[0][1], n)
-                self.shared = self.init.step(self.federation, step.round, self.shared, mean)
-                self.started = step.round == self.init.rounds
+            self._update(step, dict(zip(parts, totals, strict=False)), n)
             first = ledger.releases[made]
             row |= {"clip": first.clip, "noise_std": first.std / n} if isinstance(first, GaussianRelease) else {}
         if measure is not None:
-            for name, counts in zip(parts, totals[-len(parts) :], strict=True):
-                answer = gate.release(
-                    f"{name} clip norm", counts, bound=measure.bound, mu=self._mu(step.measure, list(parts)),
-                    round=step.round, group=step.group,
-                )  # fmt: skip
-                last = float(self.clips[name]) if step.releases else 0.0
-                self.clips[name] = measure.clip(answer, n, self.federation.privacy.quantile, last)
+            self._measure(step, dict(zip(parts, totals[-len(parts) :], strict=True)), n)
         if not all(np.isfinite(x).all() for x in self.shared):
-            raise PrivfedError(f"the shared parameters stopped being finite in step {server_round} ({step.task})")
-        row |= {"epsilon": ledger.epsilon, "missing_users": n - present}
+            raise PrivfedError(f"the shared parameters stopped being finite in step {self.done + 1} ({step.task})")
+        self._finish(row | {"epsilon": ledger.epsilon, "missing_users": n - present})
+        return ndarrays_to_parameters(self.shared), {}
+
+    def _update(self, step: Step, sums: dict[str, Array], n: int) -> None:
+        """The algorithm's own step, or the initialiser's."""
+        if step.task == self.task:
+            self.step(step.round, *self.release(step, sums, n))
+            return
+        mean = self.init.release(self.federation, step, sums[step.task], float(self.clips[step.task]), n)
+        self.shared = self.init.step(self.federation, step.round, self.shared, mean)
+        self.started = step.round == self.init.rounds
+
+    def _measure(self, step: Step, counts: dict[str, Array], n: int) -> None:
+        """The next clip norms, from the released counts of contribution norms."""
+        measure, mu = MEASURES[step.question], self._mu(step.measure, list(counts))
+        for name, count in counts.items():
+            answer = self.federation.gate.release(
+                f"{name} clip norm", count, bound=measure.bound, mu=mu, round=step.round, group=step.group
+            )
+            last = float(self.clips[name]) if step.releases else 0.0
+            self.clips[name] = measure.clip(answer, n, self.federation.privacy.quantile, last)
+
+    def _finish(self, row: dict[str, Any]) -> None:
+        """The step is over: judge what is published, and tell whoever keeps the record."""
         row["seconds"] = time.perf_counter() - self._clock
+        self.done += 1
         if self.federation.validate is not None and self.started:
             row |= self.federation.validate(self.shared)
         self.federation.on_step(row)
-        return ndarrays_to_parameters(self.shared), {}
 
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
-        """After the last step of a simulation, ask every node for its users' summed errors (not private)."""
-        if server_round < len(self.plan) or not self.federation.personal:
+        """After the last step: send the published model, and in a simulation ask for the users' summed errors (not private)."""
+        judged, sent = self.federation.personal, self.federation.publish
+        if self.done < len(self.plan) or not (judged or sent):
             return []
-        return [(node, EvaluateIns(parameters, {})) for node in self._registered(client_manager)]
+        ins = EvaluateIns(ndarrays_to_parameters(self.shared), {"judge": judged})
+        return [(node, ins) for node in self._registered(client_manager)]
 
     def aggregate_evaluate(
         self,
@@ -266,10 +155,8 @@ class PrivateStrategy(Strategy):
     ) -> tuple[float | None, dict[str, Scalar]]:
         """Add up the simulation's errors."""
         self._stop_on(failures)
-        for _, result in in_order(results, self.federation.nodes):
-            for name, value in {"users": result.num_examples, **result.metrics}.items():
-                number = np.frombuffer(value) if isinstance(value, bytes) else value
-                self.sums[name] = self.sums.get(name, 0) + number
+        if self.federation.personal:
+            self.sums = judgements(results, self.federation.asked(0, None))
         return None, {}
 
     def evaluate(self, server_round: int, parameters: Parameters) -> None:
@@ -279,9 +166,18 @@ class PrivateStrategy(Strategy):
         nodes = client_manager.all()
         return [nodes[cid] for cid in self.federation.nodes if cid in nodes]
 
-    def _shapes(self, step: Step) -> dict[str, tuple[int, ...]]:
-        """The sums of a step by name."""
-        return self.shapes() if step.task == self.task else {step.task: self.init.shape(self.federation)}
+    def _wait_for_quorum(self, client_manager: ClientManager, asked: dict[str, int]) -> None:
+        """Nobody is asked before enough users can answer; who stays away too long stops the run, with nothing lost."""
+        enough = self.federation.quorum * sum(asked.values())
+        deadline = time.monotonic() + self.federation.rejoin_timeout
+
+        def present() -> int:
+            return sum(asked[node.cid] for node in self._registered(client_manager))
+
+        while present() < enough or not present():
+            if time.monotonic() > deadline:
+                raise PrivfedError(f"only {present()} of {sum(asked.values())} users are connected; {RESUME}")
+            time.sleep(0.05)
 
     def _stop_on(self, failures: list[Any]) -> None:
         if failures and self.federation.strict:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from privfed.errors import ConfigError
 from privfed.federation import Federation
-from strategies.base import PrivateStrategy, Step
+from strategies.base import PrivateStrategy
+from strategies.plan import Step
 
 
 class Oracle(PrivateStrategy):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-from flwr.common import EvaluateRes, FitRes, parameters_to_ndarrays
+from flwr.common import EvaluateRes, FitRes
 from flwr.server.client_proxy import ClientProxy
+from numpy.lib import format as npy
 
 from privfed.linalg import Array
 
@@ -25,21 +27,58 @@ def totals_of(
     wanted: Sequence[tuple[tuple[int, ...], float]],
     asked: Mapping[str, int],
     bounded: Callable[[Array, float], Array],
+    step: int,
 ) -> tuple[list[Array], int]:
     """Sums over nodes, each bounded by what its users who were asked can send, and the number of users behind them.
 
-    wanted: shape of each sum and bound of one user's part. asked: users of each registered node. What has the wrong shape or
-    is not finite is dropped: its users contribute zero.
+    wanted: shape of each sum and bound of one user's part. asked: users of each registered node. What answers another step, has
+    the wrong shape or is not finite is dropped: its users contribute zero.
     """
     totals = [np.zeros(shape) for shape, _ in wanted]
     shapes = [shape for shape, _ in wanted]
     present = 0
     for cid, result in in_order(results, asked):
-        arrays = parameters_to_ndarrays(result.parameters)
-        fits = [a.shape for a in arrays] == shapes and all(a.dtype == np.float64 and np.isfinite(a).all() for a in arrays)
-        if not fits:
+        tensors = result.parameters.tensors
+        if result.metrics.get("step") != step or len(tensors) != len(shapes):
+            continue
+        arrays = [decoded(tensor, shape) for tensor, shape in zip(tensors, shapes, strict=True)]
+        sound = [array for array in arrays if array is not None]
+        if len(sound) < len(arrays):
             continue
         present += asked[cid]
-        for total, array, (_, bound) in zip(totals, arrays, wanted, strict=True):
+        for total, array, (_, bound) in zip(totals, sound, wanted, strict=True):
             total += bounded(array, asked[cid] * bound)
     return totals, present
+
+
+def decoded(tensor: bytes, shape: tuple[int, ...]) -> Array | None:
+    """The array in a tensor's bytes, if it is one of finite 64-bit numbers in this shape; nothing is allocated on its word."""
+    stream = io.BytesIO(tensor)
+    try:
+        if npy.read_magic(stream) != (1, 0):
+            return None
+        given, fortran, dtype = npy.read_array_header_1_0(stream)
+    except (ValueError, TypeError, SyntaxError, OverflowError, MemoryError, RecursionError, EOFError):
+        return None
+    if given != shape or dtype != np.float64 or len(tensor) - stream.tell() != 8 * int(np.prod(shape)):
+        return None
+    numbers = np.frombuffer(tensor, dtype=np.float64, offset=stream.tell())
+    return numbers.reshape(shape, order="F" if fortran else "C") if np.isfinite(numbers).all() else None
+
+
+def judgements(results: Sequence[tuple[ClientProxy, EvaluateRes]], nodes: Mapping[str, int]) -> dict[str, Any]:
+    """A simulation's errors summed over nodes; nodes: users of each. Who sends anything but numbers is left out."""
+    sums: dict[str, Any] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for cid, result in in_order(results, nodes):
+        try:
+            mine = {name: np.frombuffer(x) if isinstance(x, bytes) else float(x) for name, x in result.metrics.items()}
+        except ValueError:
+            continue
+        finite = all(np.isfinite(value).all() for value in mine.values())
+        kind = {name: np.shape(value) for name, value in mine.items()}
+        if finite and (not sums or kind == shapes):
+            shapes = kind
+            for name, value in {"users": nodes[cid], **mine}.items():
+                sums[name] = sums.get(name, 0) + value
+    return sums

@@ -155,6 +155,14 @@ class Selection(PrivateStrategy):
         if t < self.rounds:
             self.pool = self.nearby(self._generator(t + 1), choice, float(self.radii[t - 1]))
 
+    def memory(self) -> dict[str, Array]:
+        """The candidates of the next round."""
+        return {"pool": self.pool}
+
+    def recall(self, memory: dict[str, Array]) -> None:
+        """The candidates of the next round."""
+        self.pool = memory["pool"]
+
     @property
     def notes(self) -> list[str]:
         """What kind of net was searched: the papers' utility theorems hold for the explicit one."""

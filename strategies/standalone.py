@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from privfed.federation import Federation
-from strategies.base import PrivateStrategy, Step
+from strategies.base import PrivateStrategy
+from strategies.plan import Step
 
 
 class Standalone(PrivateStrategy):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any, TextIO
 
 from privfed.errors import BudgetError, ConfigError, PrivfedError, check_number
-from privfed.privacy.accounting import Cost, Release, gaussian_mu, total_epsilon
+from privfed.privacy.accounting import Cost, GaussianRelease, Release, Selection, gaussian_mu, total_epsilon
 
 REPLACE_ONE, ADD_REMOVE, WEAK = "replace-one", "add-remove", "weak"
 EPSILONS = "must be a positive number between 1e-6 and 1e6, or inf for no privacy"
@@ -44,15 +46,35 @@ class Ledger:
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
-        self.path: Path | None = None
         self.releases: list[Release] = []
+        self._file: TextIO | None = None
+        self._expected: list[Release] = []
 
     def open(self, path: Path) -> None:
         """Write to this file from now on; a ledger is never continued or overwritten by another run."""
         if path.exists() and path.stat().st_size:
             raise ConfigError.of("out", path.parent, "already holds the ledger of another run")
-        path.touch()
-        self.path = path
+        self._file = locked(path)
+
+    def reopen(self, path: Path, known: int) -> list[Release]:
+        """Go on with the ledger of an interrupted run, all of it spent. Returns the releases after the first `known` ones."""
+        self._file = locked(path)
+        content = path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        self._file.truncate(whole)  # a line cut off in the middle: its release was never let out
+        for number, line in enumerate(content[:whole].splitlines(), start=1):
+            try:
+                self.releases.append(read_release(json.loads(line)))
+            except (ValueError, KeyError, TypeError, StopIteration) as error:
+                raise ConfigError(f"{path}: line {number} cannot be read; the run cannot be resumed") from error
+        if len(self.releases) < known:
+            raise ConfigError(f"{path}: holds {len(self.releases)} releases, but {known} were made; it was cut short")
+        return self.releases[known:]
+
+    def expect(self, releases: Sequence[Release]) -> None:
+        """These, the last ones, were written by a run that was stopped: the same release with the same noise comes again."""
+        self._expected = list(releases)
+        del self.releases[len(self.releases) - len(self._expected) :]
 
     @property
     def epsilon(self) -> float:
@@ -85,9 +107,14 @@ class Ledger:
         """Write the release down; when this returns, it may leave."""
         if any((r.name, r.round) == (release.name, release.round) for r in self.releases):
             raise PrivfedError(f"{release.name} was released in round {release.round} already; noise is never used twice")
+        if self._expected:
+            if release != self._expected[0]:
+                raise PrivfedError(f"the ledger's release {len(self.releases) + 1} is not the one that was to be repeated")
+            self.releases.append(self._expected.pop(0))
+            return
         self.check([release], f"release {len(self.releases) + 1} ({release.name})")
         self.releases.append(release)
-        if self.path is not None:
+        if self._file is not None:
             line = {
                 "release": len(self.releases),
                 "mechanism": release.mechanism,
@@ -99,10 +126,34 @@ class Ledger:
                 "neighbouring": self.budget.neighbouring,
                 "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             }
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({key: plain(value) for key, value in line.items()}) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
+            self._file.write(json.dumps({key: plain(value) for key, value in line.items()}) + "\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Give the file free; nothing more can be released into it."""
+        if self._file is not None:
+            self._file.close()
+
+
+def locked(path: Path) -> TextIO:
+    """The file, open for appending by this process alone."""
+    file = path.open("a", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise ConfigError.of("out", path.parent, "another process is writing this run's ledger") from error
+    return file
+
+
+def read_release(line: dict[str, Any]) -> Release:
+    """The release that a line of a ledger tells of."""
+    kinds: tuple[Any, ...] = (GaussianRelease, Selection)
+    kind = next(kind for kind in kinds if kind.mechanism == line["mechanism"])
+    values = {field.name: line[field.name] for field in fields(kind)}
+    release: Release = kind(**{name: math.inf if value == "inf" else value for name, value in values.items()})
+    return release
 
 
 def plain(value: object) -> object:

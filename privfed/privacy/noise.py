@@ -16,6 +16,8 @@ class NoiseSource(Protocol):
     """A source of standard normal and standard Gumbel numbers."""
 
     name: str
+    repeatable: bool
+    """Whether the same release gets the same numbers when it is made again."""
 
     def normal(self, size: int, name: str, round: int) -> Array:
         """Fresh standard normal numbers (size,) for the release (name, round)."""
@@ -29,7 +31,7 @@ class NoiseSource(Protocol):
 class SeededNoise:
     """Repeatable noise: whoever knows the seed can subtract it, so it protects nobody outside a simulation."""
 
-    name = "seeded"
+    name, repeatable = "seeded", True
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -46,7 +48,7 @@ class SeededNoise:
 class SecureNoise:
     """Noise from the operating system's cryptographic generator: Box-Muller transform, inverse distribution function."""
 
-    name = "secure"
+    name, repeatable = "secure", False
 
     def normal(self, size: int, name: str, round: int) -> Array:
         """Fresh numbers at every call; name and round are not used."""
@@ -66,10 +68,12 @@ class SecureNoise:
         return ((words >> np.uint64(11)).astype(np.float64) + 1.0) * 2.0**-53
 
 
-def noise_source(kind: str, seed: int) -> NoiseSource:
-    """The source named by ``privacy.noise``."""
-    if kind == SeededNoise.name:
-        return SeededNoise(seed)
-    if kind == SecureNoise.name:
+def noise_source(kind: str, seed: int, simulated: bool = True) -> NoiseSource:
+    """The source named by ``privacy.noise``; auto is seeded in simulations and secure wherever real users take part."""
+    if kind == SeededNoise.name and not simulated:
+        raise ConfigError.of("privacy.noise", kind, "protects nobody: whoever knows the seed can take it away; use secure")
+    if kind == SecureNoise.name or (kind == "auto" and not simulated):
         return SecureNoise()
-    raise ConfigError.of("privacy.noise", kind, "must be seeded (simulations) or secure (the system's generator)")
+    if kind in (SeededNoise.name, "auto"):
+        return SeededNoise(seed)
+    raise ConfigError.of("privacy.noise", kind, "must be auto, seeded (simulations) or secure (the system's generator)")

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar
 
 from flwr.client import Client, NumPyClient
 from flwr.common import (
@@ -21,12 +22,13 @@ from flwr.common import (
     ReconnectIns,
 )
 from flwr.server import Server
-from flwr.server.client_manager import SimpleClientManager
+from flwr.server.client_manager import ClientManager, SimpleClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 from threadpoolctl import threadpool_limits
 
 from privfed.errors import ConfigError, check_whole
+from privfed.roster import Roster
 
 
 class LocalProxy(ClientProxy):
@@ -60,28 +62,41 @@ class LocalProxy(ClientProxy):
 class InProcess:
     """Runs the pair over `nodes` cohorts, at most `threads` of them at the same time."""
 
+    patience: ClassVar[dict[str, Any]] = {}
+    """How a federation of this runtime deals with nodes that are late or gone: here none can be."""
+
     def __init__(self, name: str, nodes: int | None, threads: int | None) -> None:
-        for key, value in (("runtime.nodes", nodes), ("runtime.threads", threads)):
-            if value is not None:
-                check_whole(key, value)
-        self.name = name
+        if threads is not None:
+            check_whole("runtime.threads", threads)
+        self.name, self.nodes = name, nodes
         self.threads = threads or len(os.sched_getaffinity(0))
-        self.nodes = nodes
 
     def nodes_for(self, users: int) -> int:
         """How many nodes these users are spread over."""
-        if self.nodes is not None and self.nodes > users:
-            raise ConfigError.of("runtime.nodes", self.nodes, f"more nodes than the {users} users")
-        return self.nodes or min(2 * self.threads, users)
+        return checked_nodes(self.nodes, users) or min(2 * self.threads, users)
 
-    def run(self, strategy: Strategy, make_client: Callable[[str], NumPyClient], cids: list[str], rounds: int) -> None:
+    def run(self, strategy: Strategy, make_client: Callable[[range], NumPyClient], roster: Roster, rounds: int) -> None:
         """Make every node's client, then run Flower's server loop."""
-        logging.getLogger("flwr").setLevel(logging.WARNING)
         manager = SimpleClientManager()
         # One BLAS thread a worker: the cohorts are the parallelism.
         with threadpool_limits(1), ThreadPoolExecutor(self.threads) as pool:
-            for cid, client in zip(cids, pool.map(lambda cid: make_client(cid).to_client(), cids), strict=True):
-                manager.register(LocalProxy(cid, client))
-            server = Server(client_manager=manager, strategy=strategy)
-            server.set_max_workers(self.threads)
-            server.fit(num_rounds=rounds, timeout=None)
+            for cid, client in zip(roster.nodes, pool.map(make_client, roster.nodes.values()), strict=True):
+                manager.register(LocalProxy(cid, client.to_client()))
+            serve(strategy, manager, rounds, workers=self.threads)
+
+
+def checked_nodes(nodes: int | None, users: int) -> int | None:
+    """The configured number of nodes, if users suffice for it."""
+    if nodes is None:
+        return None
+    if check_whole("runtime.nodes", nodes) > users:
+        raise ConfigError.of("runtime.nodes", nodes, f"more nodes than the {users} users")
+    return nodes
+
+
+def serve(strategy: Strategy, manager: ClientManager, rounds: int, workers: int, timeout: float | None = None) -> None:
+    """Flower's server loop: so many rounds over the managed nodes, `workers` asked at once, each given `timeout` seconds."""
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    server = Server(client_manager=manager, strategy=strategy)
+    server.set_max_workers(workers)
+    server.fit(num_rounds=rounds, timeout=timeout)

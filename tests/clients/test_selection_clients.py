@@ -32,9 +32,17 @@ def margin_client(cohort, **options):
 
 
 def ask(client, candidates):
-    config = {"task": "select", "round": 1, "seed": 0, "clip": np.array([SCORE]).tobytes(), "release": True, "measure": ""}
+    config = {
+        "step": 1,
+        "task": "select",
+        "round": 1,
+        "seed": 0,
+        "clip": np.array([SCORE]).tobytes(),
+        "release": True,
+        "measure": "",
+    }
     sums, count, metrics = client.fit([candidates], config)
-    assert count == len(client.cohort) and metrics == {} and len(sums) == 1
+    assert count == len(client.cohort) and metrics == {"step": 1} and len(sums) == 1
     return sums[0]
 
 

@@ -59,7 +59,7 @@ def scores(experiment, X, y):
     """The sums that a cohort would send for the strategy's candidates."""
     strategy = experiment.strategy
     step = strategy.plan[0]
-    client = experiment._client(Cohort(np.arange(len(X)), X, y))
+    client = experiment.factory.serving(Cohort(np.arange(len(X)), X, y))
     return client.fit(strategy.announced(step), strategy.announcement(step))[0][0]
 
 
@@ -122,9 +122,9 @@ def test_replies_out_of_range_are_clamped_to_what_a_nodes_users_can_send():
     lies = [np.full(C, 1e300), np.full(C, -5.0), np.linspace(0, 20.5, C)]
     results = []
     for i, lie in enumerate(lies):
-        answer = FitRes(Status(Code.OK, ""), ndarrays_to_parameters([lie]), num_examples=10**6, metrics={})
+        answer = FitRes(Status(Code.OK, ""), ndarrays_to_parameters([lie]), num_examples=10**6, metrics={"step": 1})
         results.append((LocalProxy(str(i), None), answer))
-    totals, present = totals_of(results, [((C,), SCORE)], strategy.federation.asked(0, None), strategy.bounded)
+    totals, present = totals_of(results, [((C,), SCORE)], strategy.federation.asked(0, None), strategy.bounded, 1)
     np.testing.assert_array_equal(totals[0], 20 * SCORE + np.floor(lies[2]))
     assert present == 60
     assert clamp(np.array([3.7]), 2.0) == 2.0

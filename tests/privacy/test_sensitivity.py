@@ -55,7 +55,7 @@ def sums(experiment, cohort, step, shared):
     strategy.shared = strategy.initial() if step.task == strategy.init.task else shared
     for name, bound in strategy.clips.items():
         strategy.clips[name] = 0.3 if isinstance(bound, str) else bound
-    answer = experiment._client(cohort).fit(strategy.announced(step), strategy.announcement(step))[0]
+    answer = experiment.factory.serving(cohort).fit(strategy.announced(step), strategy.announcement(step))[0]
     names = list(strategy._shapes(step))
     bounds = [strategy.clips[name] for name in names] if step.releases else []
     return answer, bounds + [MEASURES[step.question].bound for _ in names if step.measure]

@@ -102,7 +102,7 @@ def test_private_clip_norms_follow_the_quantile_of_both_sums(experiment):
     )
     made.run()
     strategy, users = made.strategy, made.data.cohort(0, 4000)
-    client = made._client(users)
+    client = made.factory.serving(users)
     block = next(users.blocks(bytes_each=1 << 30))
     parts = client.moments(block, strategy.shared, {"release": False})
     for name, part in zip(("moments", "products"), parts, strict=True):

@@ -14,7 +14,7 @@ from strategies.replies import totals_of
 
 
 def reply(cid, *arrays):
-    result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(list(arrays)), num_examples=10**6, metrics={})
+    result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(list(arrays)), num_examples=10**6, metrics={"step": 1})
     return LocalProxy(cid, None), result
 
 
@@ -26,7 +26,7 @@ def strategy(experiment):
 
 def totals(strategy, *replies, bound=2.0):
     shape = strategy.init.shape(strategy.federation)
-    return totals_of(list(replies), [(shape, bound)], strategy.federation.asked(0, None), strategy.bounded)
+    return totals_of(list(replies), [(shape, bound)], strategy.federation.asked(0, None), strategy.bounded, 1)
 
 
 def test_a_node_moves_the_sum_by_at_most_its_registered_users_times_the_clip_norm(strategy):

@@ -1,0 +1,72 @@
+"""Where an interrupted run goes on: everything public that the next step needs, kept after every step.
+
+The order of writing makes resuming safe. A release is in the ledger before it exists, and in the checkpoint after it was used;
+a run killed in between has paid for a step it does not know the result of. Seeded noise is the same when the step is
+repeated, so a simulation repeats it, and the ledger does not count it twice. Secure noise would be fresh: the same users
+would be released twice for one entry. So that step is given up: it stays paid for, and its users count as missing.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from privfed.errors import BudgetError, ConfigError
+from privfed.files import write_atomically
+
+FILE = "checkpoint.npz"
+
+
+def save(folder: Path, strategy: Any, rows: list[dict[str, Any]]) -> None:
+    """Keep the state after a step."""
+    arrays = {f"shared_{i}": array for i, array in enumerate(strategy.shared)}
+    arrays |= {f"memory_{name}": array for name, array in strategy.memory().items()}
+    facts = {
+        "done": strategy.done,
+        "started": strategy.started,
+        "clips": strategy.clips,
+        "notes": [] if strategy.init is None else list(strategy.init.notes),
+        "releases": len(strategy.federation.gate.ledger.releases),
+        "rows": rows,
+    }
+    content = io.BytesIO()
+    np.savez(content, facts=np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8), **arrays)
+    write_atomically(folder / FILE, content.getvalue())
+
+
+def restore(folder: Path, strategy: Any) -> list[dict[str, Any]]:
+    """Put a freshly made strategy where the interrupted run was, and reopen its ledger. Returns the rows so far."""
+    ledger, rows, releases = strategy.federation.gate.ledger, [], 0
+    if (folder / FILE).exists():
+        try:
+            with np.load(folder / FILE) as file:
+                arrays = dict(file)
+            facts = json.loads(arrays.pop("facts").tobytes())
+        except (OSError, ValueError, KeyError, BadZipFile) as error:
+            raise ConfigError(f"{folder / FILE}: cannot be read ({error}); the run cannot be resumed") from error
+        strategy.shared = [arrays[f"shared_{i}"] for i in range(sum(name.startswith("shared_") for name in arrays))]
+        strategy.recall({name.removeprefix("memory_"): array for name, array in arrays.items() if name.startswith("memory_")})
+        strategy.done, strategy.started, strategy.clips = facts["done"], facts["started"], facts["clips"]
+        if strategy.init is not None:
+            strategy.init.notes = tuple(facts["notes"])
+        rows, releases = facts["rows"], facts["releases"]
+    unknown = ledger.reopen(folder / "ledger.jsonl", releases)
+    if unknown and strategy.federation.gate.source.repeatable:
+        ledger.expect(unknown)
+    elif unknown:
+        step = strategy.plan[strategy.done]
+        if step.task != strategy.task or not step.releases:
+            raise BudgetError(
+                f"the run was stopped while its {step.task} step was being released: that is paid for, and its result is lost. "
+                "Nothing can be learnt without it; start a new run"
+            )
+        strategy.done += 1
+        users = sum(strategy.federation.asked(strategy.groups, step.group).values())
+        row = {"step": strategy.done, "task": step.task, "round": step.round, "users": users, "epsilon": ledger.epsilon}
+        rows.append(row | {"missing_users": users, "seconds": 0.0})
+    return rows

@@ -1,0 +1,75 @@
+"""How a node makes its client from settings alone: the same in this process, in a worker and on another machine."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from privfed.data.cohort import Cohort
+from privfed.errors import ConfigError
+from privfed.kernels import prepare
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class NodeFactory:
+    """Makes clients. Holds plain settings only, what to make by `_target_`: it can be pickled, or sent as JSON."""
+
+    client: Settings
+    init: Settings | None
+    data: Settings
+    seed: int
+
+    @classmethod
+    def of(cls, cfg: DictConfig) -> NodeFactory:
+        """What nodes need to know of a configuration."""
+        client, init, data = (
+            OmegaConf.to_container(part) if part else None for part in (cfg.algo.client, cfg.init.client, cfg.data)
+        )
+        return cls(client, init, data, cfg.seed)  # type: ignore[arg-type]
+
+    @cached_property
+    def source(self) -> Any:
+        """Where the users' data come from."""
+        return build(self.data)(seed=self.seed)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NodeFactory, (self.client, self.init, self.data, self.seed)
+
+    def __call__(self, users: range) -> Any:
+        """The client of a node that serves these users, with only their data."""
+        prepare()
+        return self.serving(self.source.cohort(users.start, users.stop))
+
+    def serving(self, cohort: Cohort) -> Any:
+        """A client for these users."""
+        init = None if self.init is None else build(self.init)()
+        return build(self.client)(cohort=cohort, init=init)
+
+
+def build(node: Settings | DictConfig) -> Callable[..., Any]:
+    """The constructor named by `_target_` with the configured arguments; what does not fit is a ConfigError."""
+    target = node.get("_target_")
+    try:
+        factory = instantiate(node, _partial_=True)
+    except InstantiationException as error:
+        raise ConfigError(f"{target}: cannot be made: {' '.join(str(error.__cause__ or error).split())}") from error
+    if not callable(factory):
+        raise ConfigError(f"{dict(node)}: has no _target_ to say what to make")
+
+    def make(**more: Any) -> Any:
+        try:
+            inspect.signature(factory.func).bind(**factory.keywords, **more)
+        except TypeError as error:
+            raise ConfigError(f"{target}: its settings do not fit: {error}") from error
+        return factory(**more)
+
+    return make
