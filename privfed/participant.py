@@ -1,7 +1,7 @@
 """A client's side of a federation over gRPC: proves who it is, makes its client from the server's settings, answers rounds.
 
-The server's settings say which client to make by `_target_`. Only what this machine's own configuration files name is ever made:
-a server can choose among installed algorithms, not run code of its own.
+The server's settings say which client to make by `_target_`. Only what this machine's own configuration files name is ever
+made: a server can choose among installed algorithms, not run code of its own.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class OwnRows:
         return X, y
 
 
-class TurnedAway(PrivfedError):
+class TurnedAwayError(PrivfedError):
     """The server does not want this client. later: trying again may help."""
 
     exit_code = 2
@@ -78,11 +78,12 @@ class Participant:
         self.identity, self.rows, self.state, self.folders, self.say = identity, rows, state, folders, say
         self.client: Any = None
         self.held_out: tuple[Array, Array] | None = None
-        self.finished = False
+        self.finished, self.questions = False, 0
         self._settings, self._error = "", "mse"
 
     def answer(self, message: ServerMessage) -> ClientMessage:
         """The reply to one message."""
+        self.questions += 1
         kind = message.WhichOneof("msg")
         if kind == "get_properties_ins":
             properties = self.properties(serde.get_properties_ins_from_proto(message.get_properties_ins).config)
@@ -101,7 +102,7 @@ class Participant:
     def properties(self, question: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """Hello, welcome or goodbye."""
         if "refused" in question:
-            raise TurnedAway(str(question["refused"]), bool(question.get("later")))
+            raise TurnedAwayError(str(question["refused"]), bool(question.get("later")))
         if "welcome" in question:
             self.welcome(str(question["welcome"]))
             return {"ready": True}

@@ -22,7 +22,7 @@ class Remote:
 
     def __init__(self, n: int | None, d: int, k: int, m: int, error: str, columns: list[str] | None, seed: int) -> None:
         if n is None:
-            raise ConfigError("data=remote: the users' data are with their clients; start python -m privfed.server with a roster")
+            raise ConfigError("data=remote: data stay with their users; start python -m privfed.server with a roster")
         for key, value in (("data.n", n), ("data.d", d), ("data.k", k), ("data.m", m)):
             check_whole(key, value)
         check_number("data.k", k, lambda x: x <= d, f"cannot be larger than data.d={d}")

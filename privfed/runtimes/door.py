@@ -33,8 +33,7 @@ from privfed.roster import Roster
 log = logging.getLogger("privfed.door")
 
 
-
-class Refused(Exception):
+class RefusedError(Exception):
     """Somebody is turned away, for this reason. later: trying again may help."""
 
     def __init__(self, reason: str, later: bool = False) -> None:
@@ -124,7 +123,7 @@ class Door(ClientManager):
     def dismiss(self, timeout: float) -> None:
         """The run is over: tell every node to go home."""
         for proxy in self._nodes.copy().values():
-            _attempt(lambda proxy=proxy: proxy.reconnect(ReconnectIns(seconds=None), timeout, None))
+            _attempt(proxy.reconnect, ReconnectIns(seconds=None), timeout, None)
 
     def close(self) -> None:
         """Cut every connection, so that nobody is waited for."""
@@ -139,21 +138,21 @@ class Door(ClientManager):
                 self._hand_out(proxy, self.published)
             else:
                 self._admit(proxy)
-        except Refused as refusal:
+        except RefusedError as refusal:
             log.warning("turned away: %s", refusal)
-            message = {"refused": str(refusal), "later": refusal.later}
-            _attempt(lambda: self._ask(proxy, message, 5.0))
+            goodbye: dict[str, Scalar] = {"refused": str(refusal), "later": refusal.later}
+            _attempt(self._ask, proxy, goodbye, 5.0)
             _hang_up(proxy)
-        except Exception as error:  # noqa: BLE001  whatever a stranger does, the door stays in order
+        except Exception as error:
             log.warning("turned away: did not keep to the protocol (%s)", type(error).__name__)
             _hang_up(proxy)
 
     def _admit(self, proxy: ClientProxy) -> None:
-        """Let a node in, or raise Refused."""
+        """Let a node in, or raise RefusedError."""
         node = self._identify(proxy)
         with self._changed:
             if node in self._nodes or node in self._entering:
-                raise Refused(f"{node} is connected already", later=True)
+                raise RefusedError(f"{node} is connected already", later=True)
             self._entering[node] = proxy
             proxy.cid = node
         try:
@@ -177,18 +176,18 @@ class Door(ClientManager):
         answer = self._ask(proxy, {"hello": challenge, "version": __version__}, self.hello_timeout)
         node, proof, version = (answer.get(key) for key in ("node", "proof", "version"))
         if not isinstance(node, str) or not isinstance(proof, bytes):
-            raise Refused("no name or no proof given")
+            raise RefusedError("no name or no proof given")
         called = repr(node[:100])
         if version != __version__:
-            raise Refused(f"{called} runs privfed {str(version)[:20]}, the server {__version__}; install the same version")
+            raise RefusedError(f"{called} runs privfed {str(version)[:20]}, the server {__version__}; install the same version")
         member = self.roster.members.get(node)
         # A stranger costs as much time as a wrong token, so that names cannot be guessed by the clock.
         expected = prove(member.token if member else "nobody", node, challenge)
         proven = hmac.compare_digest(expected, proof)
         if member is None:
-            raise Refused(f"{called} is not registered")
+            raise RefusedError(f"{called} is not registered")
         if not proven and not self.trusting:
-            raise Refused(f"{called} could not prove its identity: the token is wrong")
+            raise RefusedError(f"{called} could not prove its identity: the token is wrong")
         return node
 
     def _hand_out(self, proxy: ClientProxy, published: Parameters) -> None:
@@ -198,13 +197,13 @@ class Door(ClientManager):
             self._ask(proxy, {"welcome": json.dumps(self.welcome(""))}, self.ready_timeout)
         proxy.evaluate(EvaluateIns(published, {"judge": False}), self.ready_timeout, None)
         log.info("gave the published model to %r", str(answer.get("node"))[:100])
-        _attempt(lambda: proxy.reconnect(ReconnectIns(seconds=None), 5.0, None))
+        _attempt(proxy.reconnect, ReconnectIns(seconds=None), 5.0, None)
 
     @staticmethod
     def _ask(proxy: ClientProxy, question: dict[str, Scalar], timeout: float) -> dict[str, Scalar]:
         answer = proxy.get_properties(GetPropertiesIns(question), timeout, None)
         if answer.status.code != Code.OK:
-            raise Refused(f"{proxy.cid!r} failed: {answer.status.message[:200]!r}")
+            raise RefusedError(f"{proxy.cid!r} failed: {answer.status.message[:200]!r}")
         return answer.properties
 
 
@@ -215,9 +214,9 @@ def _hang_up(proxy: ClientProxy) -> None:
         bridge.close()
 
 
-def _attempt(last_word: Callable[[], object]) -> None:
+def _attempt(last_word: Callable[..., object], *arguments: object) -> None:
     """Say something to somebody who may have gone; nothing depends on its being heard."""
     try:
-        last_word()
-    except Exception as error:  # noqa: BLE001  the connection may have broken in any way
+        last_word(*arguments)
+    except Exception as error:
         log.debug("not heard: %s", type(error).__name__)

@@ -9,11 +9,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.common import ndarrays_to_parameters
 from threadpoolctl import threadpool_limits
 
@@ -45,7 +46,11 @@ class Grpc:
         rejoin_timeout: float,
         quorum: float,
     ) -> None:
-        for key, value in (("round_timeout", round_timeout), ("join_timeout", join_timeout), ("rejoin_timeout", rejoin_timeout)):
+        for key, value in (
+            ("round_timeout", round_timeout),
+            ("join_timeout", join_timeout),
+            ("rejoin_timeout", rejoin_timeout),
+        ):
             check_positive(f"runtime.{key}", value)
         check_number("runtime.quorum", quorum, lambda x: 0 <= x <= 1, "must lie between 0 and 1")
         self.name, self.nodes, self.listen, self.round_timeout = name, nodes, listen, float(round_timeout)
@@ -58,9 +63,8 @@ class Grpc:
         self.spawn = True
         self.certificates: Certificates | None = None
         self.insecure = False
-        self.about: Mapping[str, Any] = {}
+        self.about = "the federation"
         self.on_listening: Callable[[int], None] = lambda port: None
-        self.stay = False
 
     def nodes_for(self, users: int) -> int:
         """How many nodes these users are spread over."""
@@ -88,9 +92,17 @@ class Grpc:
                 stack.enter_context(processes(mine, port, root, secrets, door))
             serve(strategy, door, rounds, workers=len(roster), timeout=self.round_timeout)
             door.dismiss(self.round_timeout)
-            if self.stay:
-                door.published = ndarrays_to_parameters(strategy.shared)
-                threading.Event().wait()
+
+    def publish(self, experiment: Any, folder: Path) -> None:
+        """Give the model of a finished run to whoever comes, until interrupted: it is public, and heads cost no privacy."""
+        with np.load(folder / "model.npz") as file:
+            model = [file[name] for name in experiment.strategy.names]
+        door = Door(experiment.roster, welcome=lambda node: self._welcome(experiment.factory, experiment.roster, ""))
+        door.published = ndarrays_to_parameters(model)
+        with interruptible(door), listening(door, self.listen, self.certificates, 1 << 20, SPARE) as port:
+            where = f"{self.listen.rpartition(':')[0]}:{port}"
+            print(f"giving the model in {folder} to whoever comes to {where}, until Ctrl-C", flush=True)
+            threading.Event().wait()
 
     def _welcome(self, factory: NodeFactory, roster: Roster, node: str) -> dict[str, Any]:
         """What a node is sent when it has proven who it is: settings, and the public numbers of its users."""
@@ -105,7 +117,7 @@ class Grpc:
             "d": data.d,
             "columns": getattr(data, "columns", None),
             "error": data.error,
-            "about": self.about.get("text", "the federation"),
+            "about": self.about,
         }
 
 
