@@ -45,10 +45,10 @@ class Progress:
         )
         self.task = self.bar.add_task("preparing", total=max(1, self.steps), words="")
         data = experiment.data
+        examples = f"{data.m} examples of {data.d} features each" if data.simulated else f"{data.d} features"
         self.console.print(
-            f"{experiment.cfg.algo.name}: {data.n:,} users on {len(experiment.nodes)} node(s), {data.m} examples of "
-            f"{data.d} features each, epsilon {experiment.budget.epsilon:g}, delta {experiment.budget.delta:g}, "
-            f"{experiment.budget.neighbouring}",
+            f"{experiment.cfg.algo.name}: {data.n:,} users on {len(experiment.nodes)} node(s), {examples}, "
+            f"epsilon {experiment.budget.epsilon:g}, delta {experiment.budget.delta:g}, {experiment.budget.neighbouring}",
             soft_wrap=True,
         )
 

@@ -80,7 +80,7 @@ class Grpc:
             certificates, root = self.certificates, None
             if certificates is None and not self.insecure:
                 make_certificates(secrets, ["127.0.0.1", "localhost"])
-                certificates = Certificates.read([secrets])
+                certificates = Certificates.read(secrets)
             if certificates is not None:
                 root = secrets / "root.crt"
                 root.write_bytes(certificates.root)
@@ -118,6 +118,7 @@ class Grpc:
             "columns": getattr(data, "columns", None),
             "error": data.error,
             "about": self.about,
+            "published": not node,
         }
 
 
