@@ -112,8 +112,8 @@ def configure(experiment: Any, options: argparse.Namespace) -> None:
     from privfed.runtimes.wire import Certificates
 
     runtime, cfg = experiment.runtime, experiment.cfg
-    runtime.listen, runtime.insecure, runtime.spawn = options.listen, options.insecure, options.simulate
-    runtime.certificates = None if options.insecure else Certificates.read(options.certificates)
+    runtime.spawn = options.simulate
+    runtime.outside = (options.listen, None if options.insecure else Certificates.read(options.certificates))
     runtime.about = f"{cfg.algo.name} at epsilon {cfg.eps:g}, delta {cfg.delta:g} ({cfg.neighbouring})"
 
 
