@@ -180,8 +180,8 @@ class Experiment:
         if not missing:
             return []
         return [
-            f"Users were missing in {len(missing)} of {len(self.rows)} steps, at most {max(missing)} of {self.data.n} at a time: "
-            "they contributed nothing, and noise and divisor stayed as planned."
+            f"Users were missing in {len(missing)} of {len(self.rows)} steps, at most {max(missing)} of {self.data.n} at a "
+            "time: they contributed nothing, and noise and divisor stayed as planned."
         ]
 
     def _metrics(self) -> dict[str, float]:
