@@ -15,7 +15,17 @@ from rich.table import Table
 
 from privfed.experiment import Experiment
 from privfed.privacy.accounting import Planned
-from privfed.words import ERRORS, FIGURES, Row, comparison, describe_step, error_of, guarantee_in_words, name_step
+from privfed.words import (
+    ERRORS,
+    FIGURES,
+    Row,
+    comparison,
+    describe_step,
+    error_of,
+    guarantee_in_words,
+    name_step,
+    speed_in_words,
+)
 
 
 class PatientConsole(Console):
@@ -85,7 +95,7 @@ def show_summary(result: Row, folder: Path) -> None:
         console.print(f"Note: {note}")
     console.print(guarantee_in_words(result))
     spent = result["time"]
-    speed = f", {spent['user_rounds_per_s'] / 1e6:.2f} million user-rounds a second" if "user_rounds_per_s" in spent else ""
+    speed = f", {speed_in_words(spent['user_rounds_per_s'])} user-rounds a second" if "user_rounds_per_s" in spent else ""
     console.print(f"{spent['total_s']:.1f} s in all{speed}, {result['peak_rss_mb']:.0f} MB at most.")
     console.print(f"written to {folder}: result.json, report.html, model.npz, ledger.jsonl, rounds.csv, config.yaml")
 

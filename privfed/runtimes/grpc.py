@@ -92,7 +92,7 @@ class Grpc:
                 mine = [member for member in roster if member.simulated]
                 stack.enter_context(processes(mine, port, secrets, door))
             serve(strategy, door, rounds, workers=len(roster), timeout=self.round_timeout)
-            door.dismiss(self.round_timeout)
+            door.dismiss(min(5.0, self.round_timeout))
 
     def publish(self, experiment: Any, folder: Path) -> None:
         """Give the model of a finished run to whoever comes, until interrupted: it is public, and heads cost no privacy."""
