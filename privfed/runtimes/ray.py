@@ -13,23 +13,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 from flwr.client import Client, NumPyClient
-from flwr.common import (
-    DisconnectRes,
-    EvaluateIns,
-    EvaluateRes,
-    FitIns,
-    FitRes,
-    GetParametersIns,
-    GetParametersRes,
-    GetPropertiesIns,
-    GetPropertiesRes,
-    ReconnectIns,
-)
 from flwr.server.client_manager import ClientManager, SimpleClientManager
-from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 from threadpoolctl import threadpool_limits
 
@@ -37,6 +24,7 @@ from privfed.errors import ConfigError, PrivfedError, check_flag, check_number, 
 from privfed.roster import Roster
 from privfed.runtimes import cluster
 from privfed.runtimes.inprocess import checked_nodes, serve
+from privfed.runtimes.proxy import NodeProxy
 
 INLINE_BYTES = 100_000
 """Smaller messages travel inside the call, which is three times as fast; Ray would store larger ones once a node."""
@@ -72,7 +60,7 @@ class Post:
 
     def packed(self, ins: Any) -> Any:
         """The instruction itself or, where it is large, a reference to it."""
-        if sum(map(len, ins.parameters.tensors)) < INLINE_BYTES:
+        if not hasattr(ins, "parameters") or sum(map(len, ins.parameters.tensors)) < INLINE_BYTES:
             return ins
         with self.lock:
             if self.last[0] is not ins:
@@ -80,41 +68,22 @@ class Post:
             return self.last[1]
 
 
-class RayProxy(ClientProxy):
+class RayProxy(NodeProxy):
     """Asks a node in another process. One whose process is lost leaves, and joins again when Ray has started a new one."""
 
     def __init__(self, cid: str, actor: Any, post: Post, manager: ClientManager) -> None:
         super().__init__(cid)
         self.actor, self.post, self.manager = actor, post, manager
 
-    def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
-        """Ask the node."""
-        return cast(FitRes, self._ask("fit", self.post.packed(ins), timeout))
-
-    def evaluate(self, ins: EvaluateIns, timeout: float | None, group_id: int | None) -> EvaluateRes:
-        """Ask the node."""
-        return cast(EvaluateRes, self._ask("evaluate", self.post.packed(ins), timeout))
-
-    def get_properties(self, ins: GetPropertiesIns, timeout: float | None, group_id: int | None) -> GetPropertiesRes:
-        """Ask the node."""
-        return cast(GetPropertiesRes, self._ask("get_properties", ins, timeout))
-
-    def get_parameters(self, ins: GetParametersIns, timeout: float | None, group_id: int | None) -> GetParametersRes:
-        """Ask the node."""
-        return cast(GetParametersRes, self._ask("get_parameters", ins, timeout))
-
-    def reconnect(self, ins: ReconnectIns, timeout: float | None, group_id: int | None) -> DisconnectRes:
-        """There is no connection to close."""
-        return DisconnectRes(reason="")
-
     def join(self) -> Any:
         """Have the node's process make its users' data; a reference to when it is done, through restarts."""
         return self.actor.join.options(max_task_retries=-1).remote()
 
-    def _ask(self, question: str, ins: Any, timeout: float | None) -> Any:
+    def ask(self, question: str, ins: Any, timeout: float | None) -> Any:
+        """One message to the node's process; raises PrivfedError only for a mistake in the node's own code."""
         ray = self.post.ray
         try:
-            return ray.get(self.actor.answer.remote(question, ins), timeout=timeout)
+            return ray.get(self.actor.answer.remote(question, self.post.packed(ins)), timeout=timeout)
         except ray.exceptions.RayTaskError as error:
             raise own_failure(self.cid, error) from error
         except ray.exceptions.GetTimeoutError:
@@ -183,7 +152,7 @@ class OnRay:
         if room < nodes:
             each = f"runtime.cpus={self.cpus:g}" + (f" and runtime.gpus={self.gpus:g}" if self.gpus else "")
             where = "this machine has" if self.address is None else "the cluster has"
-            raise ConfigError.of("runtime.nodes", nodes, f"{where} room for {room} with {each} each")
+            raise ConfigError.of("runtime.nodes", nodes, f"{where} room for {room} with {each} each; nodes can share with less")
         return room
 
     def run(self, strategy: Strategy, make_client: Callable[[range], NumPyClient], roster: Roster, rounds: int) -> None:
