@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import csv
+import subprocess
 import sys
 import zlib
 
@@ -73,3 +75,16 @@ def test_benchmarks_of_altmin_and_rgrad_print_ratios():
 
     for table in (alternating_minimisation(1), low_rank_step(1)):
         assert table.row_count >= 1
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_runtimes_prints_ratios_and_one_message_a_node_and_round():
+    """In a process of its own, as it starts a Ray."""
+    code = "from bench_runtimes import processes; t = processes(400, 3, 1); print([list(column.cells) for column in t.columns])"
+    line = [sys.executable, "-c", code]
+    done = subprocess.run(line, cwd=ROOT / "scripts", capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    names, cost, ratios, _, messages = ast.literal_eval(done.stdout)
+    assert len(names) == 3 and all(float(ms) > 0 for ms in cost)
+    assert float(ratios[1]) == pytest.approx(float(cost[1]) / float(cost[2]), rel=0.1)
+    assert messages == ["", "1", "1"]
