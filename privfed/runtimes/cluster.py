@@ -22,6 +22,8 @@ STORE_BYTES = 256 * 2**20
 CONNECT_SECONDS = 5
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMBA_NUM_THREADS")
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+RAY_SETTINGS = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_worker_niceness": "0"}
+"""No tip about graphics processors; nodes' processes with the priority of any other, which Ray of itself lowers."""
 
 
 def check_installed() -> None:
@@ -53,7 +55,7 @@ def attached(address: str | None, verbose: bool) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    for name, value in {**QUIET, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}.items():
+    for name, value in {**QUIET, **RAY_SETTINGS}.items():
         os.environ.setdefault(name, value)
     ray._private.worker._worker_logs_enabled = verbose  # lost processes would be reported in spite of log_to_driver
     settings: dict[str, Any] = {"log_to_driver": verbose}
