@@ -180,5 +180,7 @@ class PrivateStrategy(Algorithm, Strategy):
             time.sleep(0.05)
 
     def _stop_on(self, failures: list[Any]) -> None:
-        if failures and self.federation.strict:
-            raise failures[0] if isinstance(failures[0], BaseException) else PrivfedError(str(failures[0]))
+        """Stop on any failure if strict, otherwise on what a runtime has found to be a mistake and no lost node."""
+        grave = failures if self.federation.strict else [failure for failure in failures if isinstance(failure, PrivfedError)]
+        if grave:
+            raise grave[0] if isinstance(grave[0], BaseException) else PrivfedError(str(grave[0]))
