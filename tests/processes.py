@@ -21,7 +21,7 @@ from privfed.experiment import Experiment
 
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "PRIVFED_TOKEN": ""}
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")}
-PATIENCE = 180.0
+PATIENCE = 300.0
 """Seconds any event is waited for: far more than it takes, as the machine may be busy."""
 
 

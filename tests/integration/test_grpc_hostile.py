@@ -183,6 +183,7 @@ def test_a_server_survives_strangers_floods_and_thieves_of_names(fleet):
         holder.say(fitted(step, 0 * ONES))
         if step == 7:  # back, alive, and reading nothing
             eventually(lambda: server.complaints.count("0 has left") == 3, "the end of a connection that reads nothing")
+    assert holder.listen().WhichOneof("msg") == "evaluate_ins"  # so the last answer was heard
     holder.close()
     server.ends(0)
     honest.ends(0)
