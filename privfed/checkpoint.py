@@ -47,7 +47,7 @@ def restore(folder: Path, strategy: Any) -> list[dict[str, Any]]:
             with np.load(folder / FILE) as file:
                 arrays = dict(file)
             facts = json.loads(arrays.pop("facts").tobytes())
-        except (OSError, ValueError, KeyError, BadZipFile) as error:
+        except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
             raise ConfigError(f"{folder / FILE}: cannot be read ({error}); the run cannot be resumed") from error
         strategy.shared = [arrays[f"shared_{i}"] for i in range(sum(name.startswith("shared_") for name in arrays))]
         strategy.recall({name.removeprefix("memory_"): array for name, array in arrays.items() if name.startswith("memory_")})

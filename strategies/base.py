@@ -44,7 +44,7 @@ class PrivateStrategy(Algorithm, Strategy):
         if not client_manager.wait_for(len(nodes), int(self.federation.join_timeout)):
             raise PrivfedError(
                 f"only {client_manager.num_available()} of {len(nodes)} nodes joined within "
-                f"{self.federation.join_timeout:g} s; nothing was released"
+                f"{self.federation.join_timeout:g} s; {RESUME if self.done else 'nothing was released'}"
             )
         self.federation.ready = time.perf_counter()
         return ndarrays_to_parameters(self.shared)
