@@ -70,3 +70,12 @@ def restore(folder: Path, strategy: Any) -> list[dict[str, Any]]:
         row = {"step": strategy.done, "task": step.task, "round": step.round, "users": users, "epsilon": ledger.epsilon}
         rows.append(row | {"missing_users": users, "seconds": 0.0})
     return rows
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """The rows of the steps that a run in progress has done."""
+    if not (folder / FILE).exists():
+        return []
+    with np.load(folder / FILE) as file:
+        done: list[dict[str, Any]] = json.loads(file["facts"].tobytes())["rows"]
+        return done

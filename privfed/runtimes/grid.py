@@ -1,0 +1,118 @@
+"""Flower's grid, seen from a ServerApp: nodes that come and go, each asked through messages that wait at the SuperLink."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from flwr.app import Message
+from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes
+from flwr.server.compat.grid_client_proxy import GridClientProxy
+from flwr.serverapp import Grid
+
+from privfed.errors import PrivfedError
+from privfed.nodes import NodeFactory
+from privfed.roster import Roster
+from privfed.runtimes.door import Door
+from privfed.runtimes.inprocess import serve
+
+WELCOME = "welcome"
+"""The setting of a message that holds what a node's client is made from: over a SuperLink every message meets a new process."""
+MOST_AT_ONCE = 256
+log = logging.getLogger("privfed.grid")
+
+
+def serve_grid(
+    grid: Grid, strategy: Any, factory: NodeFactory, roster: Roster, rounds: int, timeout: float, trusting: bool
+) -> None:
+    """Flower's server loop over the nodes of a grid; every message is given up after `timeout` seconds."""
+    door = Door(roster, hello_timeout=timeout, trusting=trusting)
+    welcomes = {node: json.dumps(settings_of(factory, users)) for node, users in roster.nodes.items()}
+    over = threading.Event()
+    watcher = threading.Thread(target=watch, args=(grid, door, welcomes.__getitem__, over), daemon=True)
+    watcher.start()
+    try:
+        serve(strategy, door, rounds, workers=min(len(roster), MOST_AT_ONCE), timeout=timeout)
+    finally:
+        over.set()
+        watcher.join(timeout=5)
+
+
+def settings_of(factory: NodeFactory, users: range) -> dict[str, Any]:
+    """What a node's client is made from: settings, and the public numbers of its users."""
+    data = factory.source
+    return {
+        "client": factory.client,
+        "init": factory.init,
+        "data": factory.data,
+        "seed": factory.seed,
+        "users": [users.start, users.stop],
+        "d": data.d,
+        "columns": getattr(data, "columns", None),
+        "error": data.error,
+        "about": "the federation",
+    }
+
+
+def watch(grid: Grid, door: Door, welcome: Callable[[str], str], over: threading.Event, pause: float = 1.0) -> None:
+    """Present every node that comes online to the door, and take away those that go offline, until it is over."""
+    known: dict[int, NodeProxy] = {}
+    prompt = PromptGrid(grid)
+    while not over.is_set():
+        try:
+            online = set(grid.get_node_ids())
+        except Exception as error:  # noqa: BLE001  whatever it is, without the SuperLink there are no nodes
+            if not over.is_set():
+                reason = str(error) or type(error).__name__
+                door.fail(PrivfedError(f"the SuperLink does not answer, or the run was stopped ({reason}); go on with resume"))
+            return
+        for node_id in set(known) - online:
+            door.unregister(known.pop(node_id))
+        for node_id in online - set(known):
+            known[node_id] = NodeProxy(node_id, prompt, grid.run.run_id, welcome)
+            door.register(known[node_id])
+        over.wait(pause)
+
+
+class PromptGrid:
+    """Looks for replies sooner than Flower's grid, which sleeps three seconds between looks, and never for ever."""
+
+    def __init__(self, grid: Grid, first_pause: float = 0.2, longest_pause: float = 3.0) -> None:
+        self.grid, self.first_pause, self.longest_pause = grid, first_pause, longest_pause
+
+    def send_and_receive(self, messages: Iterable[Message]) -> list[Message]:
+        """The reply to one message, or an error when none comes within the message's time to live."""
+        (message,) = messages
+        # The SuperLink answers itself when that time is over, or the node is gone; the rest is for a SuperLink that does not.
+        deadline = time.monotonic() + message.metadata.ttl + 10.0
+        (number,) = self.grid.push_messages([message])
+        if number is None:
+            raise ConnectionError("the SuperLink did not take the message")
+        pause = self.first_pause
+        while time.monotonic() < deadline:
+            if replies := list(self.grid.pull_messages([number])):
+                return replies
+            time.sleep(pause)
+            pause = min(1.2 * pause, self.longest_pause)
+        raise TimeoutError(f"no answer within {message.metadata.ttl:g} s")
+
+
+class NodeProxy(GridClientProxy):
+    """Sends a node what its client is made from with every question."""
+
+    def __init__(self, node_id: int, grid: PromptGrid, run_id: int, welcome: Callable[[str], str]) -> None:
+        super().__init__(node_id, grid, run_id)  # type: ignore[arg-type]
+        self.welcome = welcome
+
+    def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
+        """Ask for a contribution."""
+        return super().fit(FitIns(ins.parameters, ins.config | {WELCOME: self.welcome(self.cid)}), timeout, group_id)
+
+    def evaluate(self, ins: EvaluateIns, timeout: float | None, group_id: int | None) -> EvaluateRes:
+        """Send the published model."""
+        more = {WELCOME: self.welcome(self.cid)}
+        return super().evaluate(EvaluateIns(ins.parameters, ins.config | more), timeout, group_id)
