@@ -9,7 +9,8 @@ The run's settings are in its run-config (defaults in pyproject.toml, under [too
     settings    a whole configuration as YAML, instead of overrides
 
 A node's own settings are in its node-config: `node` and `token-file` (who it is), `data`, `target` and `test` (its user's
-rows; without them its users are simulated), `state` (where heads are kept), `config-dir` (algorithms of one's own).
+rows; without them its users are simulated), and `state` (the folder where heads are kept). What its client is made from comes
+with every message, as over a SuperLink every message meets a new process.
 """
 
 from __future__ import annotations
@@ -27,22 +28,13 @@ from typing import Any
 from flwr.app import Context
 from flwr.client import Client
 from flwr.clientapp import ClientApp
-from flwr.common import (
-    Code,
-    EvaluateIns,
-    EvaluateRes,
-    FitIns,
-    FitRes,
-    GetPropertiesIns,
-    GetPropertiesRes,
-    Status,
-)
+from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, GetPropertiesIns, GetPropertiesRes
 from flwr.serverapp import Grid, ServerApp
 from omegaconf import DictConfig, OmegaConf
 
 from privfed.config import CONF, compose, recall
 from privfed.errors import ConfigError, PrivfedError, nearest
-from privfed.participant import Identity, OwnRows, Participant
+from privfed.participant import OK, Identity, OwnRows, Participant, TurnedAwayError
 from privfed.roster import Roster
 from privfed.runtimes.grid import WELCOME
 
@@ -50,7 +42,7 @@ log = logging.getLogger("privfed.app")
 STATUS = "PRIVFED_STATUS"
 """Environment variable: a file that is told how the run ended, for whoever started this federation."""
 RUN_KEYS = ("overrides", "settings", "out", "roster", "resume")
-NODE_KEYS = ("node", "token-file", "data", "target", "test", "state", "config-dir", "partition-id", "num-partitions")
+NODE_KEYS = ("node", "token-file", "data", "target", "test", "state", "partition-id", "num-partitions")
 
 server = ServerApp()
 
@@ -91,7 +83,7 @@ def conduct(grid: Grid, run: Mapping[str, Any]) -> Path:
 
     cfg = configuration(run)
     roster = Roster.read(Path(str(run["roster"]))) if run.get("roster") else None
-    if roster is not None and cfg.data.n is None:
+    if roster is not None and cfg.data.get("n", 0) is None:
         cfg.data.n = roster.users
     experiment = Experiment(cfg, roster)
     if roster is None and not experiment.simulated:
@@ -142,13 +134,17 @@ class NodeClient(Client):
         self.participant = participant
 
     def get_properties(self, ins: GetPropertiesIns) -> GetPropertiesRes:
-        """Prove who we are."""
-        return GetPropertiesRes(Status(Code.OK, ""), self.participant.properties(ins.config))
+        """Prove who we are, or hear why we are not wanted."""
+        try:
+            return GetPropertiesRes(OK, self.participant.properties(ins.config))
+        except TurnedAwayError as error:
+            log.error("privfed: %s", error)
+            return GetPropertiesRes(OK, {})
 
     def fit(self, ins: FitIns) -> FitRes:
         """The users' contribution."""
         self.participant.welcome(str(ins.config.pop(WELCOME)))
-        return self.participant.client.to_client().fit(ins)  # type: ignore[no-any-return]
+        return self.participant.client.to_client().fit(ins)
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
         """Take the published model."""
@@ -163,16 +159,13 @@ def make_client(context: Context) -> Client:
 
 @lru_cache(maxsize=64)
 def participant(settings: tuple[tuple[str, Any], ...]) -> Participant:
-    """Who answers for a node. Kept, as where processes last (in Flower's simulations) its users' data need not be made again."""
+    """Who answers for a node; kept, as in Flower's simulations processes last, and data need not be made again."""
     node = dict(settings)
     if unknown := [key for key in node if key not in NODE_KEYS]:
         raise ConfigError(f"node-config {unknown[0]}: there is no such setting; {nearest(unknown[0], NODE_KEYS)}")
-    folders = (CONF,)
-    if "config-dir" in node:
-        folders = (CONF, Path(str(node["config-dir"])))
-        sys.path.insert(0, str(node["config-dir"]))
+    own = os.environ.get("PRIVFED_CONFIG_DIR")  # algorithms of one's own
     state = Path(str(node["state"])) if "state" in node else None
-    return Participant(identity_of(node), rows_of(node), state, folders, say=log.info)
+    return Participant(identity_of(node), rows_of(node), state, (CONF, Path(own)) if own else (CONF,), say=log.info)
 
 
 def identity_of(node: Mapping[str, Any]) -> Identity:
@@ -194,10 +187,10 @@ def rows_of(node: Mapping[str, Any]) -> OwnRows | None:
     """A real user's own file; None where users are simulated."""
     if "data" not in node:
         return None
-    test = node.get("test", 0.0)
+    test = node.get("test", 0.2)
     if isinstance(test, bool) or not isinstance(test, int | float) or not 0 <= test < 1:
         raise ConfigError(f"node-config test={test}: must be a fraction of the rows, at least 0 and below 1")
-    return OwnRows(Path(str(node["data"])), str(node.get("target", "y")), float(test))
+    return OwnRows(Path(str(node["data"])), str(node.get("target", "target")), float(test))
 
 
 client = ClientApp(client_fn=make_client)

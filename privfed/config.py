@@ -53,12 +53,25 @@ def recall(folder: Path, overrides: Sequence[str]) -> DictConfig:
         raise ConfigError(f"--resume {folder}: there is no run in that folder")
     if (folder / "result.json").exists():
         raise ConfigError(f"--resume {folder}: that run is complete; there is nothing to resume")
+    return _load(folder)
+
+
+def finished(folder: Path, overrides: Sequence[str]) -> DictConfig:
+    """The configuration of a complete run."""
+    if overrides:
+        raise ConfigError(f"{overrides[0]}: a published run keeps its settings; give none beside --publish")
+    if not (folder / "result.json").exists():
+        raise ConfigError(f"--publish {folder}: there is no complete run in that folder")
+    return _load(folder)
+
+
+def _load(folder: Path) -> DictConfig:
     try:
         cfg = OmegaConf.load(folder / "config.yaml")
-    except (YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError(f"--resume {folder}: config.yaml cannot be read: {' '.join(str(error).split())}") from error
+    except (OSError, YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError(f"{folder / 'config.yaml'}: cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(cfg, DictConfig):
-        raise ConfigError(f"--resume {folder}: config.yaml is not a configuration")
+        raise ConfigError(f"{folder / 'config.yaml'}: is not a configuration")
     return cfg
 
 

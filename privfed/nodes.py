@@ -49,6 +49,21 @@ class NodeFactory:
         prepare()
         return self.serving(self.source.cohort(users.start, users.stop))
 
+    def welcome(self, users: range, about: str = "the federation") -> dict[str, Any]:
+        """What a node in another process makes its client from: settings, and the public numbers of its users."""
+        data = self.source
+        return {
+            "client": self.client,
+            "init": self.init,
+            "data": self.data,
+            "seed": self.seed,
+            "users": [users.start, users.stop],
+            "d": data.d,
+            "columns": getattr(data, "columns", None),
+            "error": data.error,
+            "about": about,
+        }
+
     def serving(self, cohort: Cohort) -> Any:
         """A client for these users."""
         init = None if self.init is None else build(self.init)()

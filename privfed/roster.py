@@ -1,17 +1,23 @@
-"""Who may take part: the nodes, the users behind each, and the secret with which each node proves who it is."""
+"""Who may take part: the nodes, the users behind each, and the secret with which each node proves who it is.
+
+python -m privfed.roster roster.json alice bob clinic=100 --simulated extra=500
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import secrets
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from privfed.command import Parser, guarded
 from privfed.data.cohort import spread
 from privfed.errors import ConfigError
 from privfed.files import write_atomically
@@ -70,6 +76,12 @@ class Roster:
         content: dict[str, Any] = {"nodes": [vars(member) for member in self]}
         write_atomically(path, (json.dumps(content, indent=1) + "\n").encode(), mode=0o600)
 
+    def write_tokens(self, folder: Path) -> None:
+        """A file with each node's token, to be given to that node."""
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for member in self:
+            write_atomically(folder / f"{member.name}.token", f"{member.token}\n".encode(), mode=0o600)
+
     def __iter__(self) -> Iterator[Member]:
         return iter(self.members.values())
 
@@ -96,3 +108,39 @@ class Roster:
 def new_token() -> str:
     """A fresh secret."""
     return secrets.token_urlsafe(TOKEN_BYTES)
+
+
+def parse_member(text: str, simulated: bool) -> Member:
+    """NAME, or NAME=USERS."""
+    name, _, users = text.partition("=")
+    if users and not users.isdigit():
+        raise ConfigError(f"{text}: must be NAME, or NAME=USERS with the number of users behind that node")
+    return Member(name, int(users or 1), new_token(), simulated)
+
+
+def execute(options: argparse.Namespace) -> None:
+    """Add nodes to a roster, which is made where there is none; nodes that are there keep their tokens."""
+    listed = list(Roster.read(options.file)) if options.file.exists() else []
+    listed += [parse_member(text, False) for text in options.nodes] + [parse_member(text, True) for text in options.simulated]
+    roster = Roster(listed)
+    tokens = options.file.parent / "tokens"
+    roster.save(options.file)
+    roster.write_tokens(tokens)
+    print(
+        f"{options.file}: {len(roster)} node(s), {roster.users} user(s). Keep it secret; give each node its file in {tokens}/"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code of one command."""
+    parser = Parser(prog="python -m privfed.roster", description="Register who may take part in a federation.")
+    parser.hint = "see --help"
+    parser.add_argument("file", type=Path, metavar="FILE", help="the roster; nodes are added to an existing one")
+    parser.add_argument("nodes", nargs="*", metavar="NAME[=USERS]", help="real nodes, with the number of users behind each")
+    parser.add_argument("--simulated", nargs="+", default=[], metavar="NAME[=USERS]", help="nodes of simulated users")
+    options = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
+    return guarded(lambda: execute(options), "interrupted")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

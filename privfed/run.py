@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from privfed import __version__
-from privfed.errors import ConfigError, PrivfedError
+from privfed.command import Parser, guarded
+from privfed.errors import ConfigError
 
 EXAMPLES = """
 examples:
@@ -50,14 +51,6 @@ def help_text(arguments: Sequence[str]) -> str:
         name = next((choice for choice in asked if choice in options(group)), name)
         lines += ["", f"{group}.* ({name}):", *(f"  {line}" for line in keys(CONF / group / f"{name}.yaml", group))]
     return "\n".join(lines) + "\n" + EXAMPLES
-
-
-class Parser(argparse.ArgumentParser):
-    """Answers a mistake in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Exit code 2."""
-        self.exit(2, f"privfed: {message}; settings are written key=value, for example eps=1; see --help\n")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -102,6 +95,7 @@ def execute(options: argparse.Namespace) -> None:
     cfg = compose(options.overrides, options.config_dir) if resumed is None else recall(resumed, options.overrides)
     if options.config_dir is not None:
         sys.path.insert(0, options.config_dir)
+        os.environ["PRIVFED_CONFIG_DIR"] = str(Path(options.config_dir).resolve())  # for processes that a runtime starts
 
     from privfed import console
     from privfed.experiment import Experiment
@@ -120,10 +114,9 @@ def execute(options: argparse.Namespace) -> None:
     launch = getattr(experiment.runtime, "launch", None)
     with console.Progress(experiment, quiet=options.quiet) as progress:
         if launch is not None:  # the run happens, and is written, in other processes
-            launch(experiment, folder, progress.step, resume=resumed is not None, config_dir=options.config_dir)
+            launch(experiment, folder, progress.step, resume=resumed is not None)
         else:
-            outcome = experiment.run(folder, progress.step, resume=resumed is not None)
-            write_run(folder, cfg, outcome)
+            write_run(folder, cfg, experiment.run(folder, progress.step, resume=resumed is not None))
     if not options.quiet:
         console.show_summary(json.loads((folder / "result.json").read_text()), folder)
 
@@ -131,19 +124,7 @@ def execute(options: argparse.Namespace) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code of one command."""
     options = parse(sys.argv[1:] if arguments is None else arguments)
-    try:
-        execute(options)
-    except PrivfedError as error:
-        print(f"privfed: {error}", file=sys.stderr)
-        return error.exit_code
-    except (OSError, MemoryError) as error:
-        reason = f"not enough memory ({error})" if isinstance(error, MemoryError) else error
-        print(f"privfed: {reason}; the ledger in the run's folder says what was released, if anything", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("privfed: interrupted; nothing is lost, go on with --resume and the run's folder", file=sys.stderr)
-        return 1
-    return 0
+    return guarded(lambda: execute(options), "interrupted; nothing is lost, go on with --resume and the run's folder")
 
 
 if __name__ == "__main__":

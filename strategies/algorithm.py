@@ -155,6 +155,6 @@ class Algorithm:
             clips[init.task] = AUTO if asked == AUTO else check_clip("init.clip", init.clip)
         return clips
 
-    def _shapes(self, step: Step) -> dict[str, tuple[int, ...]]:
+    def sums_of(self, step: Step) -> dict[str, tuple[int, ...]]:
         """The sums of a step by name."""
         return self.shapes() if step.task == self.task else {step.task: self.init.shape(self.federation)}

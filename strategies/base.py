@@ -64,7 +64,7 @@ class PrivateStrategy(Algorithm, Strategy):
 
     def announcement(self, step: Step) -> dict[str, Scalar]:
         """The settings of a step, as users are told them."""
-        bounds = [self.clips[name] for name in self._shapes(step)]
+        bounds = [self.clips[name] for name in self.sums_of(step)]
         config: dict[str, Scalar] = {
             "step": self.done + 1,
             "task": step.task,
@@ -89,7 +89,7 @@ class PrivateStrategy(Algorithm, Strategy):
         step, ledger = self.plan[self.done], self.federation.gate.ledger
         asked = self.federation.asked(self.groups, step.group)
         n = sum(asked.values())
-        parts = self._shapes(step)
+        parts = self.sums_of(step)
         measure = MEASURES.get(step.question)
         wanted = [(shape, float(self.clips[name])) for name, shape in parts.items()] if step.releases else []
         if measure is not None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flwr.app import Message
-from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes
+from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, GetPropertiesIns, GetPropertiesRes, Status
 from flwr.server.compat.grid_client_proxy import GridClientProxy
 from flwr.serverapp import Grid
 
@@ -23,17 +22,16 @@ from privfed.runtimes.inprocess import serve
 WELCOME = "welcome"
 """The setting of a message that holds what a node's client is made from: over a SuperLink every message meets a new process."""
 MOST_AT_ONCE = 256
-log = logging.getLogger("privfed.grid")
 
 
 def serve_grid(
     grid: Grid, strategy: Any, factory: NodeFactory, roster: Roster, rounds: int, timeout: float, trusting: bool
 ) -> None:
     """Flower's server loop over the nodes of a grid; every message is given up after `timeout` seconds."""
-    door = Door(roster, hello_timeout=timeout, trusting=trusting)
-    welcomes = {node: json.dumps(settings_of(factory, users)) for node, users in roster.nodes.items()}
+    door = Door(roster, trusting=trusting)
+    welcomes = {node: json.dumps(factory.welcome(users)) for node, users in roster.nodes.items()}
     over = threading.Event()
-    watcher = threading.Thread(target=watch, args=(grid, door, welcomes.__getitem__, over), daemon=True)
+    watcher = threading.Thread(target=watch, args=(grid, door, welcomes, timeout, over), daemon=True)
     watcher.start()
     try:
         serve(strategy, door, rounds, workers=min(len(roster), MOST_AT_ONCE), timeout=timeout)
@@ -42,30 +40,14 @@ def serve_grid(
         watcher.join(timeout=5)
 
 
-def settings_of(factory: NodeFactory, users: range) -> dict[str, Any]:
-    """What a node's client is made from: settings, and the public numbers of its users."""
-    data = factory.source
-    return {
-        "client": factory.client,
-        "init": factory.init,
-        "data": factory.data,
-        "seed": factory.seed,
-        "users": [users.start, users.stop],
-        "d": data.d,
-        "columns": getattr(data, "columns", None),
-        "error": data.error,
-        "about": "the federation",
-    }
-
-
-def watch(grid: Grid, door: Door, welcome: Callable[[str], str], over: threading.Event, pause: float = 1.0) -> None:
+def watch(grid: Grid, door: Door, welcomes: Mapping[str, str], patience: float, over: threading.Event) -> None:
     """Present every node that comes online to the door, and take away those that go offline, until it is over."""
     known: dict[int, NodeProxy] = {}
     prompt = PromptGrid(grid)
     while not over.is_set():
         try:
             online = set(grid.get_node_ids())
-        except Exception as error:  # noqa: BLE001  whatever it is, without the SuperLink there are no nodes
+        except Exception as error:  # whatever it is, without the SuperLink there are no nodes
             if not over.is_set():
                 reason = str(error) or type(error).__name__
                 door.fail(PrivfedError(f"the SuperLink does not answer, or the run was stopped ({reason}); go on with resume"))
@@ -73,9 +55,9 @@ def watch(grid: Grid, door: Door, welcome: Callable[[str], str], over: threading
         for node_id in set(known) - online:
             door.unregister(known.pop(node_id))
         for node_id in online - set(known):
-            known[node_id] = NodeProxy(node_id, prompt, grid.run.run_id, welcome)
+            known[node_id] = NodeProxy(node_id, prompt, grid.run.run_id, welcomes, patience)
             door.register(known[node_id])
-        over.wait(pause)
+        over.wait(1.0)
 
 
 class PromptGrid:
@@ -102,17 +84,24 @@ class PromptGrid:
 
 
 class NodeProxy(GridClientProxy):
-    """Sends a node what its client is made from with every question."""
+    """Sends a node what its client is made from with every question. patience: seconds the shortest question may take."""
 
-    def __init__(self, node_id: int, grid: PromptGrid, run_id: int, welcome: Callable[[str], str]) -> None:
+    def __init__(self, node_id: int, grid: PromptGrid, run_id: int, welcomes: Mapping[str, str], patience: float) -> None:
         super().__init__(node_id, grid, run_id)  # type: ignore[arg-type]
-        self.welcome = welcome
+        self.welcomes, self.patience = welcomes, patience
+
+    def get_properties(self, ins: GetPropertiesIns, timeout: float | None, group_id: int | None) -> GetPropertiesRes:
+        """Ask who it is. What went wrong at the node is an answer too: it says why the node is not let in."""
+        try:
+            return super().get_properties(ins, max(timeout or 0.0, self.patience), group_id)
+        except ValueError as error:
+            return GetPropertiesRes(Status(Code.GET_PROPERTIES_NOT_IMPLEMENTED, str(error)), {})
 
     def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
         """Ask for a contribution."""
-        return super().fit(FitIns(ins.parameters, ins.config | {WELCOME: self.welcome(self.cid)}), timeout, group_id)
+        return super().fit(FitIns(ins.parameters, ins.config | {WELCOME: self.welcomes[self.cid]}), timeout, group_id)
 
     def evaluate(self, ins: EvaluateIns, timeout: float | None, group_id: int | None) -> EvaluateRes:
         """Send the published model."""
-        more = {WELCOME: self.welcome(self.cid)}
+        more = {WELCOME: self.welcomes[self.cid]}
         return super().evaluate(EvaluateIns(ins.parameters, ins.config | more), timeout, group_id)

@@ -116,7 +116,9 @@ class Loopback:
     def last_words(self, name: str) -> str:
         """What the log of a process says about its end, in one line."""
         lines = [line.strip() for line in (self.home / f"{name}.log").read_text(errors="replace").splitlines()]
-        errors = [line for line in lines if "error" in line.lower() and "For more" not in line] or [line for line in lines if line]
+        errors = [line for line in lines if "error" in line.lower() and "For more" not in line] or [
+            line for line in lines if line
+        ]
         return errors[-1][-300:] if errors else "no message"
 
     def stop(self) -> None:
@@ -137,7 +139,7 @@ class Loopback:
         with (self.home / f"{name}.log").open("ab") as output:
             self.processes[name] = subprocess.Popen(
                 command,
-                env=self.environment | (environment or {}),
+                env={**self.environment, **(environment or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

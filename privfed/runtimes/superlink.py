@@ -40,7 +40,11 @@ class SuperLink:
         rejoin_timeout: float,
         quorum: float,
     ) -> None:
-        for key, value in (("round_timeout", round_timeout), ("join_timeout", join_timeout), ("rejoin_timeout", rejoin_timeout)):
+        for key, value in (
+            ("round_timeout", round_timeout),
+            ("join_timeout", join_timeout),
+            ("rejoin_timeout", rejoin_timeout),
+        ):
             check_positive(f"runtime.{key}", value)
         check_number("runtime.quorum", quorum, lambda x: 0 <= x <= 1, "must lie between 0 and 1")
         self.name, self.nodes, self.port, self.round_timeout = name, nodes, port, float(round_timeout)
@@ -70,7 +74,6 @@ class SuperLink:
         folder: Path,
         on_step: Callable[[Row], None],
         resume: bool = False,
-        config_dir: str | None = None,
         say: Callable[[str], None] = lambda command: None,
     ) -> None:
         """Start a SuperLink and SuperNodes on this machine, have them do the run in this folder, end them."""
@@ -81,13 +84,12 @@ class SuperLink:
             home = Path(name)
             status, federation = home / "status.json", Loopback(home, self.port, say)
             roster.save(home / "roster.json")
+            roster.write_tokens(home / "tokens")
             try:
                 federation.start({STATUS: str(status)})
                 for member in roster:
-                    token = home / f"{member.name}.token"
-                    token.write_text(member.token)
-                    own = {} if config_dir is None else {"config-dir": str(Path(config_dir).resolve())}
-                    federation.add_node(member.name, {"node": member.name, "token-file": str(token), **own})
+                    token = home / "tokens" / f"{member.name}.token"
+                    federation.add_node(member.name, {"node": member.name, "token-file": str(token)})
                 number = federation.run(
                     {
                         "settings": OmegaConf.to_yaml(experiment.cfg),
@@ -118,7 +120,9 @@ def follow(federation: Loopback, number: str, folder: Path, status: Path, on_ste
         if time.monotonic() - asked > 30.0:
             asked, (state, why) = time.monotonic(), federation.status(number)
             if state.startswith("finished") and not status.exists():
-                raise PrivfedError(f"the ServerApp ended without a word ({state}: {why or 'no reason given'}); go on with --resume")
+                raise PrivfedError(
+                    f"the ServerApp ended without a word ({state}: {why or 'no reason given'}); go on with --resume"
+                )
     end = json.loads(status.read_text())
     errors = {error.exit_code: error for error in (ConfigError, BudgetError)}
     if end["exit_code"]:

@@ -56,7 +56,7 @@ def sums(experiment, cohort, step, shared):
     for name, bound in strategy.clips.items():
         strategy.clips[name] = 0.3 if isinstance(bound, str) else bound
     answer = experiment.factory.serving(cohort).fit(strategy.announced(step), strategy.announcement(step))[0]
-    names = list(strategy._shapes(step))
+    names = list(strategy.sums_of(step))
     bounds = [strategy.clips[name] for name in names] if step.releases else []
     return answer, bounds + [MEASURES[step.question].bound for _ in names if step.measure]
 

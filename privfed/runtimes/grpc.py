@@ -1,0 +1,172 @@
+"""Real processes over gRPC: a server, and clients on this machine or on others, all registered and proven."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.common import ndarrays_to_parameters
+from threadpoolctl import threadpool_limits
+
+from privfed.certificates import make_certificates
+from privfed.errors import ConfigError, PrivfedError, check_number, check_positive
+from privfed.nodes import NodeFactory
+from privfed.privacy.quantile import MEASURES
+from privfed.roster import Member, Roster
+from privfed.runtimes.door import Door
+from privfed.runtimes.inprocess import checked_nodes, serve
+from privfed.runtimes.wire import Certificates, listening
+
+SPARE = 64
+"""Connections beyond the registered nodes: those who will be turned away, and those who come back."""
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")}
+
+
+class Grpc:
+    """One server process. Nodes of simulated users are started as processes on this machine, unless spawn is off."""
+
+    def __init__(
+        self,
+        name: str,
+        nodes: int,
+        listen: str,
+        round_timeout: float,
+        join_timeout: float,
+        rejoin_timeout: float,
+        quorum: float,
+    ) -> None:
+        for key, value in (
+            ("round_timeout", round_timeout),
+            ("join_timeout", join_timeout),
+            ("rejoin_timeout", rejoin_timeout),
+        ):
+            check_positive(f"runtime.{key}", value)
+        check_number("runtime.quorum", quorum, lambda x: 0 <= x <= 1, "must lie between 0 and 1")
+        self.name, self.nodes, self.listen, self.round_timeout = name, nodes, listen, float(round_timeout)
+        self.patience = {
+            "strict": False,
+            "join_timeout": join_timeout,
+            "rejoin_timeout": rejoin_timeout,
+            "quorum": quorum,
+        }
+        self.spawn = True
+        self.certificates: Certificates | None = None
+        self.insecure = False
+        self.about = "the federation"
+        self.on_listening: Callable[[int], None] = lambda port: None
+
+    def nodes_for(self, users: int) -> int:
+        """How many nodes these users are spread over."""
+        return checked_nodes(self.nodes, users) or 1
+
+    def run(self, strategy: Any, factory: NodeFactory, roster: Roster, rounds: int) -> None:
+        """Listen, start what is to be started, run Flower's server loop, send everybody home."""
+        door = Door(roster, welcome=lambda node: self._welcome(factory, roster, node))
+        with ExitStack() as stack:
+            stack.enter_context(threadpool_limits(1))
+            stack.enter_context(interruptible(door))
+            secrets = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="privfed-")))
+            certificates, root = self.certificates, None
+            if certificates is None and not self.insecure:
+                make_certificates(secrets, ["127.0.0.1", "localhost"])
+                certificates = Certificates.read([secrets])
+            if certificates is not None:
+                root = secrets / "root.crt"
+                root.write_bytes(certificates.root)
+            connections = listening(door, self.listen, certificates, largest_answer(strategy), len(roster) + SPARE)
+            port = stack.enter_context(connections)
+            self.on_listening(port)
+            if self.spawn:
+                mine = [member for member in roster if member.simulated]
+                stack.enter_context(processes(mine, port, root, secrets, door))
+            serve(strategy, door, rounds, workers=len(roster), timeout=self.round_timeout)
+            door.dismiss(self.round_timeout)
+
+    def publish(self, experiment: Any, folder: Path) -> None:
+        """Give the model of a finished run to whoever comes, until interrupted: it is public, and heads cost no privacy."""
+        with np.load(folder / "model.npz") as file:
+            model = [file[name] for name in experiment.strategy.names]
+        door = Door(experiment.roster, welcome=lambda node: self._welcome(experiment.factory, experiment.roster, ""))
+        door.published = ndarrays_to_parameters(model)
+        with interruptible(door), listening(door, self.listen, self.certificates, 1 << 20, SPARE) as port:
+            where = f"{self.listen.rpartition(':')[0]}:{port}"
+            print(f"giving the model in {folder} to whoever comes to {where}, until Ctrl-C", flush=True)
+            threading.Event().wait()
+
+    def _welcome(self, factory: NodeFactory, roster: Roster, node: str) -> dict[str, Any]:
+        """What a node is sent when it has proven who it is; a stranger who takes the published model is one user."""
+        return factory.welcome(roster.nodes.get(node, range(1)), self.about)
+
+
+def largest_answer(strategy: Any) -> int:
+    """Bytes that the longest honest answer can have, with room for its wrapping."""
+    extra = 8 * max(measure.size for measure in MEASURES.values())
+    sizes = [sum(8 * math.prod(shape) + extra for shape in strategy.sums_of(step).values()) for step in strategy.plan]
+    return max(sizes, default=0) + (1 << 20)
+
+
+@contextmanager
+def interruptible(door: Door) -> Iterator[None]:
+    """While nodes are waited for, Ctrl-C and a request to end cut all connections, so that nothing keeps the process."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: object) -> None:
+        door.close()
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def processes(members: list[Member], port: int, root: Path | None, folder: Path, door: Door) -> Iterator[None]:
+    """A client process for each of these nodes; one that ends in an error of its own stops the run."""
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    environment = os.environ | QUIET | ONE_THREAD | {"PYTHONPATH": path}
+    running: dict[str, subprocess.Popen[str]] = {}
+    over = threading.Event()
+
+    def watch(name: str, process: subprocess.Popen[str]) -> None:
+        _, errors = process.communicate()
+        if process.returncode > 0 and not over.is_set():
+            last = errors.strip().splitlines()[-1:] or ["no message"]
+            error = ConfigError if process.returncode == ConfigError.exit_code else PrivfedError
+            door.fail(error(f"node {name} stopped: {last[0].removeprefix('privfed: ')}"))
+
+    try:
+        for member in members:
+            token = folder / f"{member.name}.token"
+            token.write_text(member.token)
+            command = [sys.executable, "-m", "privfed.client", "--server", f"127.0.0.1:{port}", "--user", member.name]
+            command += ["--token-file", str(token), "--simulate", "--quiet"]
+            command += ["--insecure"] if root is None else ["--root-certificates", str(root)]
+            process = subprocess.Popen(
+                command, env=environment, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            )
+            running[member.name] = process
+            threading.Thread(target=watch, args=(member.name, process), daemon=True).start()
+        yield
+    finally:
+        over.set()
+        for process in running.values():
+            try:
+                process.wait(timeout=2.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
