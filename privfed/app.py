@@ -50,8 +50,7 @@ server = ServerApp()
 @server.main()
 def serve(grid: Grid, context: Context) -> None:
     """One run, from its settings to the files in its folder."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-    logging.getLogger("privfed").setLevel(logging.INFO)
+    speak()
     try:
         folder = conduct(grid, context.run_config)
     except PrivfedError as error:
@@ -64,6 +63,15 @@ def serve(grid: Grid, context: Context) -> None:
         raise
     log.info("written to %s", folder)
     report(0, str(folder))
+
+
+def speak() -> None:
+    """What privfed has to say goes to the process's output, which Flower passes on; nothing of other libraries does."""
+    own = logging.getLogger("privfed")
+    own.setLevel(logging.INFO)
+    if not own.handlers:
+        own.addHandler(logging.StreamHandler(sys.stdout))
+        own.propagate = False
 
 
 def report(exit_code: int, message: str) -> None:
@@ -154,6 +162,7 @@ class NodeClient(Client):
 
 def make_client(context: Context) -> Client:
     """The client of the node with this node-config."""
+    speak()
     return NodeClient(participant(tuple(sorted(context.node_config.items()))))
 
 

@@ -63,7 +63,7 @@ def watch(grid: Grid, door: Door, welcomes: Mapping[str, str], patience: float, 
 class PromptGrid:
     """Looks for replies sooner than Flower's grid, which sleeps three seconds between looks, and never for ever."""
 
-    def __init__(self, grid: Grid, first_pause: float = 0.2, longest_pause: float = 3.0) -> None:
+    def __init__(self, grid: Grid, first_pause: float = 0.05, longest_pause: float = 1.0) -> None:
         self.grid, self.first_pause, self.longest_pause = grid, first_pause, longest_pause
 
     def send_and_receive(self, messages: Iterable[Message]) -> list[Message]:

@@ -41,7 +41,9 @@ class Loopback:
 
     def __init__(self, home: Path, port: int = 0, say: Callable[[str], None] = lambda command: None) -> None:
         self.home, self.say = home, say
-        self.port = check_port(port)
+        if port and answers("127.0.0.1", port):
+            raise ConfigError.of("runtime.port", port, "the port is in use; choose another, or 0 for a free one")
+        self.port = port or free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
@@ -163,15 +165,6 @@ def interruptible() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def check_port(port: int) -> int:
-    """A port to listen on: the given one if it is free, or any free one for 0."""
-    if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 65536:
-        raise ConfigError.of("runtime.port", port, "must be a port number, or 0 for a free one")
-    if port and answers("127.0.0.1", port):
-        raise ConfigError.of("runtime.port", port, "the port is in use; choose another, or 0 for a free one")
-    return port or free_port()
 
 
 def free_port() -> int:

@@ -20,7 +20,7 @@ from privfed.nodes import NodeFactory
 from privfed.roster import Roster
 from privfed.runtimes.grid import serve_grid
 from privfed.runtimes.inprocess import checked_nodes
-from privfed.runtimes.loopback import Loopback, check_port, interruptible
+from privfed.runtimes.loopback import Loopback, interruptible
 
 Row = dict[str, Any]
 LOOK = 0.5
@@ -46,6 +46,7 @@ class SuperLink:
             ("rejoin_timeout", rejoin_timeout),
         ):
             check_positive(f"runtime.{key}", value)
+        check_number("runtime.port", port, lambda x: x in range(65536), "must be a port number, or 0 for a free one")
         check_number("runtime.quorum", quorum, lambda x: 0 <= x <= 1, "must lie between 0 and 1")
         self.name, self.nodes, self.port, self.round_timeout = name, nodes, port, float(round_timeout)
         self.patience = {
@@ -101,10 +102,6 @@ class SuperLink:
                 follow(federation, number, folder, status, on_step)
             finally:
                 federation.stop()
-
-    def check(self) -> None:
-        """Raise where the federation could not be started."""
-        check_port(self.port)
 
 
 def follow(federation: Loopback, number: str, folder: Path, status: Path, on_step: Callable[[Row], None]) -> None:
