@@ -59,16 +59,9 @@ def restore(folder: Path, strategy: Any) -> list[dict[str, Any]]:
     if unknown and strategy.federation.gate.source.repeatable:
         ledger.expect(unknown)
     elif unknown:
-        step = strategy.plan[strategy.done]
-        if step.task != strategy.task or not step.releases:
-            raise BudgetError(
-                f"the run was stopped while its {step.task} step was being released: that is paid for, and its result is lost. "
-                "Nothing can be learnt without it; start a new run"
-            )
-        strategy.done += 1
-        users = sum(strategy.federation.asked(strategy.groups, step.group).values())
-        row = {"step": strategy.done, "task": step.task, "round": step.round, "users": users, "epsilon": ledger.epsilon}
-        rows.append(row | {"missing_users": users, "seconds": 0.0})
+        paid = {(release.name, release.round) for release in unknown}
+        while strategy.done < len(strategy.plan) and paid & released_in(strategy, strategy.plan[strategy.done]):
+            rows.append(_give_up(strategy))
     return rows
 
 
@@ -79,3 +72,22 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     with np.load(folder / FILE) as file:
         done: list[dict[str, Any]] = json.loads(file["facts"].tobytes())["rows"]
         return done
+
+
+def released_in(strategy: Any, step: Any) -> set[tuple[str, int]]:
+    """Names and rounds of what a step releases."""
+    return {(name, step.round) for name, _ in strategy.costs(step)}
+
+
+def _give_up(strategy: Any) -> dict[str, Any]:
+    """Count the next step as over, without its result."""
+    step = strategy.plan[strategy.done]
+    if step.task != strategy.task or not step.releases:
+        raise BudgetError(
+            f"the run was stopped while its {step.task} step was being released: that is paid for, and its result is lost. "
+            "Nothing can be learnt without it; start a new run"
+        )
+    strategy.done += 1
+    users = sum(strategy.federation.asked(strategy.groups, step.group).values())
+    row = {"step": strategy.done, "task": step.task, "round": step.round, "users": users}
+    return row | {"epsilon": strategy.federation.gate.ledger.epsilon, "missing_users": users, "seconds": 0.0}

@@ -15,7 +15,17 @@ from rich.table import Table
 
 from privfed.experiment import Experiment
 from privfed.privacy.accounting import Planned
-from privfed.words import ERRORS, FIGURES, Row, comparison, describe_step, error_of, guarantee_in_words, name_step
+from privfed.words import (
+    ERRORS,
+    FIGURES,
+    Row,
+    comparison,
+    describe_step,
+    error_of,
+    guarantee_in_words,
+    name_step,
+    speed_in_words,
+)
 
 
 class PatientConsole(Console):
@@ -45,10 +55,10 @@ class Progress:
         )
         self.task = self.bar.add_task("preparing", total=max(1, self.steps), words="")
         data = experiment.data
+        examples = f"{data.m} examples of {data.d} features each" if data.simulated else f"{data.d} features"
         self.console.print(
-            f"{experiment.cfg.algo.name}: {data.n:,} users on {len(experiment.nodes)} node(s), {data.m} examples of "
-            f"{data.d} features each, epsilon {experiment.budget.epsilon:g}, delta {experiment.budget.delta:g}, "
-            f"{experiment.budget.neighbouring}",
+            f"{experiment.cfg.algo.name}: {data.n:,} users on {len(experiment.nodes)} node(s), {examples}, "
+            f"epsilon {experiment.budget.epsilon:g}, delta {experiment.budget.delta:g}, {experiment.budget.neighbouring}",
             soft_wrap=True,
         )
 
@@ -85,7 +95,7 @@ def show_summary(result: Row, folder: Path) -> None:
         console.print(f"Note: {note}")
     console.print(guarantee_in_words(result))
     spent = result["time"]
-    speed = f", {spent['user_rounds_per_s'] / 1e6:.2f} million user-rounds a second" if "user_rounds_per_s" in spent else ""
+    speed = f", {speed_in_words(spent['user_rounds_per_s'])} user-rounds a second" if "user_rounds_per_s" in spent else ""
     console.print(f"{spent['total_s']:.1f} s in all{speed}, {result['peak_rss_mb']:.0f} MB at most.")
     console.print(f"written to {folder}: result.json, report.html, model.npz, ledger.jsonl, rounds.csv, config.yaml")
 

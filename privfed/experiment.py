@@ -139,6 +139,7 @@ class Experiment:
         rounds = [row for row in self.rows if row["task"] == self.strategy.task and row["round"] > 0]
         rounds_s = sum(row["seconds"] for row in rounds)
         guarantee = "none" if math.isinf(self.ledger.epsilon) else self.strategy.guarantee or cfg.algo.guarantee
+        notes = [*self.strategy.notes, *self._absences()]
         # Without a guarantee no number may look like one, whatever the ledger holds.
         relations = self.strategy.neighbourings if guarantee in ("none", "worst-case") else (self.budget.neighbouring,)
         cost = {name: math.inf if guarantee == "none" else self.ledger.epsilon_under(name) for name in relations}
@@ -150,7 +151,7 @@ class Experiment:
             "n_nodes": len(self.nodes),
             "rounds": len(rounds),
             "metrics": self._metrics(),
-            **({"notes": self.strategy.notes} if self.strategy.notes else {}),
+            **({"notes": notes} if notes else {}),
             **({} if self.data.personal else {"heads": False}),
             "privacy": {
                 "epsilon": cost[self.budget.neighbouring],
@@ -173,9 +174,19 @@ class Experiment:
             | {name: version(name) for name in ("flwr", "numpy", "scipy", "hydra-core")},
         }
 
+    def _absences(self) -> list[str]:
+        """Whether everybody was there, as a count."""
+        missing = [row["missing_users"] for row in self.rows if row["missing_users"]]
+        if not missing:
+            return []
+        return [
+            f"Users were missing in {len(missing)} of {len(self.rows)} steps, at most {max(missing)} of {self.data.n} at a "
+            "time: they contributed nothing, and noise and divisor stayed as planned."
+        ]
+
     def _metrics(self) -> dict[str, float]:
         """Errors in the simulation, summed over all users at the end (not private, and marked so in the report)."""
-        if not self.data.simulated:
+        if not self.simulated:
             return {}
         metrics = {}
         sums = self.strategy.sums

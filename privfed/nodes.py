@@ -49,8 +49,11 @@ class NodeFactory:
         prepare()
         return self.serving(self.source.cohort(users.start, users.stop))
 
-    def welcome(self, users: range, about: str = "the federation") -> dict[str, Any]:
-        """What a node in another process makes its client from: settings, and the public numbers of its users."""
+    def welcome(self, users: range, about: str = "the federation", published: bool = False) -> dict[str, Any]:
+        """What a node in another process makes its client from: settings, and the public numbers of its users.
+
+        published: the node only takes a finished model.
+        """
         data = self.source
         return {
             "client": self.client,
@@ -62,6 +65,7 @@ class NodeFactory:
             "columns": getattr(data, "columns", None),
             "error": data.error,
             "about": about,
+            "published": published,
         }
 
     def serving(self, cohort: Cohort) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 from privfed.charts import Series, histogram_chart, line_chart
 from privfed.linalg import Array
 from privfed.models.errors import Scale
-from privfed.words import ERRORS, FIGURES, comparison, error_of, guarantee_in_words, name_step
+from privfed.words import ERRORS, FIGURES, comparison, error_of, guarantee_in_words, name_step, speed_in_words
 
 Row = dict[str, Any]
 
@@ -98,7 +98,7 @@ def _figures(result: Row, epsilon: str) -> str:
         figures.append(("against each user alone", _ratio(metrics[error], alone), f"alone: {alone:.3g}"))
     figures.append(("privacy spent", f"ε {epsilon}", f"δ {result['privacy']['delta']:g}, {result['privacy']['neighbouring']}"))
     if "user_rounds_per_s" in spent:
-        speed = f"{spent['user_rounds_per_s'] / 1e6:.2f} M"
+        speed = speed_in_words(spent["user_rounds_per_s"])
         figures.append(("user-rounds a second", speed, f"{spent['total_s']:.1f} s in all, {result['peak_rss_mb']:.0f} MB"))
     cards = "".join(
         _card(name, f'<p class="figure">{escape(value)}</p><p class="soft">{escape(note)}</p>') for name, value, note in figures

@@ -13,7 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.common import Code, EvaluateIns, EvaluateRes, GetPropertiesRes, Scalar, Status, parameters_to_ndarrays, serde
+from flwr.common import (
+    Code,
+    EvaluateIns,
+    EvaluateRes,
+    GetPropertiesRes,
+    NDArrays,
+    Scalar,
+    Status,
+    parameters_to_ndarrays,
+    serde,
+)
 from flwr.proto.transport_pb2 import ClientMessage, Reason, ServerMessage
 from omegaconf import OmegaConf
 
@@ -46,12 +56,17 @@ class OwnRows:
     target: str
     test: float
 
-    def read(self, name: str, settings: Mapping[str, Any]) -> tuple[Array, Array]:
-        """X (m, d) and y (m,), checked against what the server expects."""
-        X, y = read_rows(self.path, self.target, settings["columns"], name)
-        if X.shape[1] != settings["d"]:
-            raise ConfigError(f"{self.path}: has {X.shape[1]} feature columns, the federation has {settings['d']}")
-        return X, y
+    def read(self, name: str, users: int, settings: Mapping[str, Any]) -> dict[str, tuple[Array, Array]]:
+        """X (m, d) and y (m,) of each user, checked against what the server expects. name: the node's, and its only user's."""
+        rows = read_rows(self.path, self.target, settings["columns"], name if users == 1 else None)
+        for user, (X, _) in rows.items():
+            if X.shape[1] != settings["d"]:
+                raise ConfigError(f"{self.path}: has {X.shape[1]} feature columns, the federation has {settings['d']}")
+            if len(X) != len(next(iter(rows.values()))[0]):
+                raise ConfigError(f"{self.path}: user {user!r} has {len(X)} rows, others have not; give all the same number")
+        if len(rows) != users:
+            raise ConfigError(f"{self.path}: has rows of {len(rows)} user(s), but {users} are registered for {name}")
+        return rows
 
 
 class TurnedAwayError(PrivfedError):
@@ -123,38 +138,46 @@ class Participant:
                 raise ConfigError(f"the server asks for {target}, which no configuration file of this machine names")
         factory = NodeFactory(settings["client"], settings["init"], settings["data"], settings["seed"])
         first, last = settings["users"]
+        names: dict[int, str] = {}
         if self.rows is None:
             self.client = factory(range(first, last))
-            names = {}
         else:
-            self.client, names = factory.serving(self._own_cohort(settings, first)), {first: self.identity.name}
+            users = self.rows.read(self.identity.name, last - first, settings)
+            names = {first + i: name for i, name in enumerate(users)}
+            self.client = factory.serving(self._own_cohort(list(users.values()), first))
         if self.state is not None:
             self.client.store = HeadStore(self.state, names)
         self._settings, self._error = text, settings["error"]
-        who = f"{last - first:,} simulated users" if self.rows is None else f"{len(self.client.cohort.X[0])} rows"
-        self.say(f"{self.identity.name}: joined {settings['about']}; takes part with {who}")
+        who = f"{last - first:,} simulated user(s)" if self.rows is None else f"{len(names):,} user(s)"
+        did = f"got the model published by {settings['about']}" if settings["published"] else f"joined {settings['about']}"
+        self.say(f"{self.identity.name}: {did}, with {who} and {self.client.cohort.X.shape[1]} rows each")
 
-    def _own_cohort(self, settings: Mapping[str, Any], number: int) -> Cohort:
+    def _own_cohort(self, users: list[tuple[Array, Array]], first: int) -> Cohort:
+        """The users' training rows; what is held out stays here."""
         assert self.rows is not None
-        X, y = self.rows.read(self.identity.name, settings)
-        kept = len(X) - int(self.rows.test * len(X))
-        self.held_out = (X[kept:], y[kept:]) if kept < len(X) else None
-        return Cohort(np.array([number]), X[None, :kept], y[None, :kept])
+        X, y = (np.stack(part) for part in zip(*users, strict=True))
+        kept = X.shape[1] - int(self.rows.test * X.shape[1])
+        self.held_out = (X[:, kept:], y[:, kept:]) if kept < X.shape[1] else None
+        return Cohort(first + np.arange(len(X)), X[:, :kept], y[:, :kept])
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
         """Take the published model, keep the own head, and say how good it is, to the user and nobody else."""
         judged: EvaluateRes = self.client.to_client().evaluate(ins)
         if self.rows is not None:
-            w = self.client.weights(next(self.client.cohort.blocks()), parameters_to_ndarrays(ins.parameters))[0]
             if self.held_out is not None:
-                X, y = self.held_out
-                labels = self._error == "risk"
-                error = np.mean(X @ w * y <= 0 if labels else (X @ w - y) ** 2)
-                words = "share of wrong labels" if labels else "mean squared error"
-                self.say(f"{self.identity.name}: {words} of your own model on {len(y)} held-out rows: {error:.4g}")
+                self._judge(parameters_to_ndarrays(ins.parameters), *self.held_out)
             if self.state is not None:
-                self.say(f"{self.identity.name}: your own model is kept in {self.client.store.path(self.client.cohort.ids[0])}")
+                self.say(f"{self.identity.name}: the model of your own is kept in {self.state}")
         return judged
+
+    def _judge(self, shared: NDArrays, X: Array, y: Array) -> None:
+        """Errors on held-out rows X (users, t, d), y (users, t)."""
+        W = np.concatenate([self.client.weights(block, shared) for block in self.client.cohort.blocks()])
+        predicted = np.matmul(X, W[:, :, None])[..., 0]
+        labels = self._error == "risk"
+        error = np.mean(predicted * y <= 0 if labels else (predicted - y) ** 2)
+        words = "share of wrong labels" if labels else "mean squared error"
+        self.say(f"{self.identity.name}: {words} on {y.size} held-out row(s): {error:.4g}")
 
 
 def targets(settings: Any) -> Iterator[str]:

@@ -24,7 +24,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-FILES = ("ledger.jsonl", checkpoint.FILE, "config.yaml", "rounds.csv", "model.npz", "report.html", "result.json")
+FILES = ("ledger.jsonl", "roster.json", checkpoint.FILE, "config.yaml", "rounds.csv", "model.npz", "report.html", "result.json")
 
 
 def keep_previous(folder: Path) -> None:

@@ -44,8 +44,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--listen", default="127.0.0.1:8080", metavar="HOST:PORT", help="default 127.0.0.1:8080; port 0: a free one"
     )
     trust = parser.add_mutually_exclusive_group(required=True)
-    files = "a folder with ca.crt, server.crt and server.key, or these three files"
-    trust.add_argument("--certificates", nargs="+", type=Path, metavar="PATH", help=files)
+    trust.add_argument("--certificates", type=Path, metavar="DIR", help="a folder with ca.crt, server.crt and server.key")
     trust.add_argument("--insecure", action="store_true", help="plain text: anybody on the way can read and change everything")
     parser.add_argument("--simulate", action="store_true", help="start the roster's simulated nodes on this machine")
     parser.add_argument("--stay", action="store_true", help="after training go on giving the model to new users, until Ctrl-C")
@@ -88,22 +87,24 @@ def execute(options: argparse.Namespace) -> None:
     experiment = Experiment(cfg, roster)
     configure(experiment, options)
     if options.publish is not None:
-        experiment.runtime.publish(experiment, before)
+        publish(experiment, options.publish)
         return
     folder = options.resume or prepare_folder(cfg.out, cfg.algo.name)
     if options.resume is None:
         keep_previous(folder)
         write_config(folder, cfg)
         experiment.roster.save(folder / "roster.json")
-        experiment.roster.write_tokens(folder / "tokens")
-    experiment.runtime.on_listening = lambda port: announce(experiment, options, folder / "tokens", port)
+    tokens = (options.roster or folder / "roster.json").parent / "tokens"
+    if options.roster is None:
+        experiment.roster.write_tokens(tokens)
+    experiment.runtime.on_listening = lambda port: announce(experiment, options, tokens, port)
     with console.Progress(experiment, quiet=options.quiet) as progress:
         outcome = experiment.run(folder, progress.step, resume=options.resume is not None)
     write_run(folder, cfg, outcome)
     if not options.quiet:
         console.show_summary(outcome.result, folder)
     if options.stay:
-        experiment.runtime.publish(experiment, folder)
+        publish(experiment, folder)
 
 
 def configure(experiment: Any, options: argparse.Namespace) -> None:
@@ -111,27 +112,30 @@ def configure(experiment: Any, options: argparse.Namespace) -> None:
     from privfed.runtimes.wire import Certificates
 
     runtime, cfg = experiment.runtime, experiment.cfg
-    runtime.listen, runtime.insecure, runtime.spawn = options.listen, options.insecure, options.simulate
-    runtime.certificates = None if options.insecure else Certificates.read(options.certificates)
+    runtime.spawn = options.simulate
+    runtime.outside = (options.listen, None if options.insecure else Certificates.read(options.certificates))
     runtime.about = f"{cfg.algo.name} at epsilon {cfg.eps:g}, delta {cfg.delta:g} ({cfg.neighbouring})"
+
+
+def publish(experiment: Any, folder: Path) -> None:
+    """Give the model of a finished run to whoever comes; Ctrl-C is the way to end it."""
+    try:
+        experiment.runtime.publish(experiment, folder)
+    except KeyboardInterrupt:
+        print("stopped")
 
 
 def announce(experiment: Any, options: argparse.Namespace, tokens: Path, port: int) -> None:
     """Print the command each client is to be started with."""
     host = options.listen.rpartition(":")[0]
     where = f"{'HOST' if host in ('0.0.0.0', '[::]', '::') else host}:{port}"
-    trust = "--insecure" if options.insecure else f"--root-certificates {root_of(options.certificates)}"
+    trust = "--insecure" if options.insecure else f"--root-certificates {options.certificates / 'ca.crt'}"
     waiting = [member for member in experiment.roster if not (member.simulated and options.simulate)]
     print(f"listening on {where}; waiting for {len(experiment.roster)} node(s). Start the clients with", flush=True)
     for member in waiting:
         data = "--simulate" if member.simulated else "--data mine.csv"
         line = f"python -m privfed.client --server {where} --user {member.name} --token-file {tokens / member.name}.token"
         print(f"  {line} {data} {trust}", flush=True)
-
-
-def root_of(paths: list[Path]) -> Path:
-    """The file clients need to trust this server."""
-    return paths[0] / "ca.crt" if len(paths) == 1 else paths[0]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -62,6 +62,11 @@ def guarantee_in_words(result: Row) -> str:
     return words
 
 
+def speed_in_words(users: float) -> str:
+    """Users a second, in millions where that is readable."""
+    return f"{users / 1e6:.2f} million" if users >= 1e5 else f"{users:,.0f}"
+
+
 ERRORS = {
     "mse": "population mean squared error",
     "risk": "0-1 risk on fresh examples",

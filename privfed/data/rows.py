@@ -1,4 +1,4 @@
-"""A user's own rows, from a CSV file with a header: numbers only, one column the target."""
+"""Users' own rows, from a CSV file with a header: numbers only, one column the target."""
 
 from __future__ import annotations
 
@@ -13,11 +13,16 @@ from privfed.errors import ConfigError, nearest
 from privfed.linalg import Array
 
 USER = "user"
-"""A column of this name says whose row it is; the others' rows are not read."""
+"""A column of this name says whose row it is; where one user is asked for, the others' rows are not read."""
 
 
-def read_rows(path: Path, target: str, features: Sequence[str] | None = None, user: str | None = None) -> tuple[Array, Array]:
-    """X (m, d) and y (m,) of one user. features: the columns to take, in this order; None: all others in the file's order."""
+def read_rows(
+    path: Path, target: str, features: Sequence[str] | None = None, user: str | None = None
+) -> dict[str, tuple[Array, Array]]:
+    """X (m, d) and y (m,) of one user, or of all users in the file in the order of their names where none is given.
+
+    features: the columns to take, in this order; None: all others in the file's order.
+    """
     try:
         with path.open(newline="", encoding="utf-8") as file:
             lines = [(number, row) for number, row in enumerate(csv.reader(file), start=1) if row]
@@ -33,17 +38,20 @@ def read_rows(path: Path, target: str, features: Sequence[str] | None = None, us
     for name in (target, *wanted):
         if name not in places:
             raise ConfigError(f"{path}: has no column {name!r}; {nearest(name, header)}")
-    table = []
+    if user is None and USER not in places:
+        raise ConfigError(f"{path}: has no column {USER!r} that says whose row it is; {nearest(USER, header)}")
+    table: dict[str, list[list[float]]] = {}
     for number, row in lines[1:]:
         if len(row) != len(header):
             raise ConfigError(f"{path}: line {number} has {len(row)} values, the header {len(header)}")
-        if USER in places and user is not None and row[places[USER]].strip() != user:
-            continue
-        table.append([_number(row[places[name]], path, number, name) for name in (*wanted, target)])
+        whose = row[places[USER]].strip() if USER in places else str(user)
+        if user in (None, whose):
+            numbers = [_number(row[places[name]], path, number, name) for name in (*wanted, target)]
+            table.setdefault(whose, []).append(numbers)
     if not table:
-        raise ConfigError(f"{path}: has no rows" + (f" of user {user!r}" if USER in places else ""))
-    numbers = np.array(table)
-    return numbers[:, :-1], numbers[:, -1]
+        raise ConfigError(f"{path}: has no rows" + (f" of user {user!r}" if USER in places and user is not None else ""))
+    arrays = {whose: np.array(table[whose]) for whose in sorted(table)}
+    return {whose: (numbers[:, :-1], numbers[:, -1]) for whose, numbers in arrays.items()}
 
 
 def _number(text: str, path: Path, line: int, column: str) -> float:

@@ -144,7 +144,10 @@ class Door(ClientManager):
             _attempt(self._ask, proxy, goodbye, 5.0)
             _hang_up(proxy)
         except Exception as error:
-            log.warning("turned away: did not keep to the protocol (%s)", type(error).__name__)
+            gone = type(error).__name__ == "GrpcBridgeClosed"
+            log.warning(
+                "%r %s", proxy.cid, "left before it was let in" if gone else f"did not keep to the protocol ({error!r:.100})"
+            )
             _hang_up(proxy)
 
     def _admit(self, proxy: ClientProxy) -> None:

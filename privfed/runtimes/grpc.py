@@ -27,6 +27,7 @@ from privfed.runtimes.door import Door
 from privfed.runtimes.inprocess import checked_nodes, serve
 from privfed.runtimes.wire import Certificates, listening
 
+LOOPBACK = "127.0.0.1"
 SPARE = 64
 """Connections beyond the registered nodes: those who will be turned away, and those who come back."""
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -34,13 +35,15 @@ ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", 
 
 
 class Grpc:
-    """One server process. Nodes of simulated users are started as processes on this machine, unless spawn is off."""
+    """One server process, and a process on this machine for every node of simulated users, connected through TLS on loopback.
+
+    `privfed.server` opens it to clients from elsewhere.
+    """
 
     def __init__(
         self,
         name: str,
         nodes: int,
-        listen: str,
         round_timeout: float,
         join_timeout: float,
         rejoin_timeout: float,
@@ -53,7 +56,7 @@ class Grpc:
         ):
             check_positive(f"runtime.{key}", value)
         check_number("runtime.quorum", quorum, lambda x: 0 <= x <= 1, "must lie between 0 and 1")
-        self.name, self.nodes, self.listen, self.round_timeout = name, nodes, listen, float(round_timeout)
+        self.name, self.nodes, self.round_timeout = name, nodes, float(round_timeout)
         self.patience = {
             "strict": False,
             "join_timeout": join_timeout,
@@ -61,9 +64,11 @@ class Grpc:
             "quorum": quorum,
         }
         self.spawn = True
-        self.certificates: Certificates | None = None
-        self.insecure = False
+        """Whether the nodes of simulated users are started here."""
+        self.outside: tuple[str, Certificates | None] | None = None
+        """Where clients from elsewhere connect, HOST:PORT, with TLS if there are certificates; None: nowhere."""
         self.about = "the federation"
+        """What clients are told they take part in."""
         self.on_listening: Callable[[int], None] = lambda port: None
 
     def nodes_for(self, users: int) -> int:
@@ -76,22 +81,18 @@ class Grpc:
         with ExitStack() as stack:
             stack.enter_context(threadpool_limits(1))
             stack.enter_context(interruptible(door))
-            secrets = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="privfed-")))
-            certificates, root = self.certificates, None
-            if certificates is None and not self.insecure:
-                make_certificates(secrets, ["127.0.0.1", "localhost"])
-                certificates = Certificates.read([secrets])
-            if certificates is not None:
-                root = secrets / "root.crt"
-                root.write_bytes(certificates.root)
-            connections = listening(door, self.listen, certificates, largest_answer(strategy), len(roster) + SPARE)
-            port = stack.enter_context(connections)
-            self.on_listening(port)
+            largest, most = largest_answer(strategy), len(roster) + SPARE
+            if self.outside is not None:
+                port = stack.enter_context(listening(door, *self.outside, largest, most))
+                self.on_listening(port)
             if self.spawn:
+                secrets = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="privfed-")))
+                make_certificates(secrets, [LOOPBACK])
+                port = stack.enter_context(listening(door, f"{LOOPBACK}:0", Certificates.read(secrets), largest, most))
                 mine = [member for member in roster if member.simulated]
-                stack.enter_context(processes(mine, port, root, secrets, door))
+                stack.enter_context(processes(mine, port, secrets, door))
             serve(strategy, door, rounds, workers=len(roster), timeout=self.round_timeout)
-            door.dismiss(self.round_timeout)
+            door.dismiss(min(5.0, self.round_timeout))
 
     def publish(self, experiment: Any, folder: Path) -> None:
         """Give the model of a finished run to whoever comes, until interrupted: it is public, and heads cost no privacy."""
@@ -99,14 +100,15 @@ class Grpc:
             model = [file[name] for name in experiment.strategy.names]
         door = Door(experiment.roster, welcome=lambda node: self._welcome(experiment.factory, experiment.roster, ""))
         door.published = ndarrays_to_parameters(model)
-        with interruptible(door), listening(door, self.listen, self.certificates, 1 << 20, SPARE) as port:
-            where = f"{self.listen.rpartition(':')[0]}:{port}"
+        assert self.outside is not None
+        with interruptible(door), listening(door, *self.outside, 1 << 20, SPARE) as port:
+            where = f"{self.outside[0].rpartition(':')[0]}:{port}"
             print(f"giving the model in {folder} to whoever comes to {where}, until Ctrl-C", flush=True)
             threading.Event().wait()
 
     def _welcome(self, factory: NodeFactory, roster: Roster, node: str) -> dict[str, Any]:
         """What a node is sent when it has proven who it is; a stranger who takes the published model is one user."""
-        return factory.welcome(roster.nodes.get(node, range(1)), self.about)
+        return factory.welcome(roster.nodes.get(node, range(1)), self.about, published=not node)
 
 
 def largest_answer(strategy: Any) -> int:
@@ -136,8 +138,11 @@ def interruptible(door: Door) -> Iterator[None]:
 
 
 @contextmanager
-def processes(members: list[Member], port: int, root: Path | None, folder: Path, door: Door) -> Iterator[None]:
-    """A client process for each of these nodes; one that ends in an error of its own stops the run."""
+def processes(members: list[Member], port: int, folder: Path, door: Door) -> Iterator[None]:
+    """A client process for each of these nodes; one that ends in an error of its own stops the run.
+
+    folder: readable by this user only; has the server's ca.crt, and will have the tokens.
+    """
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
     environment = os.environ | QUIET | ONE_THREAD | {"PYTHONPATH": path}
     running: dict[str, subprocess.Popen[str]] = {}
@@ -154,9 +159,8 @@ def processes(members: list[Member], port: int, root: Path | None, folder: Path,
         for member in members:
             token = folder / f"{member.name}.token"
             token.write_text(member.token)
-            command = [sys.executable, "-m", "privfed.client", "--server", f"127.0.0.1:{port}", "--user", member.name]
-            command += ["--token-file", str(token), "--simulate", "--quiet"]
-            command += ["--insecure"] if root is None else ["--root-certificates", str(root)]
+            command = [sys.executable, "-m", "privfed.client", "--server", f"{LOOPBACK}:{port}", "--user", member.name]
+            command += ["--token-file", str(token), "--root-certificates", str(folder / "ca.crt"), "--simulate", "--quiet"]
             process = subprocess.Popen(
                 command, env=environment, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
             )

@@ -40,13 +40,9 @@ class Certificates:
     key: bytes
 
     @classmethod
-    def read(cls, paths: list[Path]) -> Certificates:
-        """From a folder with ca.crt, server.crt and server.key, or from these three files."""
-        if len(paths) == 1:
-            paths = [paths[0] / name for name in ("ca.crt", "server.crt", "server.key")]
-        if len(paths) != 3:
-            raise ConfigError("--certificates: give a folder with ca.crt, server.crt and server.key, or these three files")
-        return cls(*(read_pem(path) for path in paths))
+    def read(cls, folder: Path) -> Certificates:
+        """From a folder with ca.crt, server.crt and server.key."""
+        return cls(*(read_pem(folder / name) for name in ("ca.crt", "server.crt", "server.key")))
 
 
 def read_pem(path: Path) -> bytes:
