@@ -34,13 +34,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from privfed.config import CONF, compose, recall
 from privfed.errors import ConfigError, PrivfedError, nearest
+from privfed.files import write_atomically
 from privfed.participant import OK, Identity, OwnRows, Participant, TurnedAwayError
 from privfed.roster import Roster
 from privfed.runtimes.grid import WELCOME
 
 log = logging.getLogger("privfed.app")
 STATUS = "PRIVFED_STATUS"
-"""Environment variable: a file that is told how the run ended, for whoever started this federation."""
+"""Environment variable: a folder that is told how each run ended, for whoever started this federation."""
 RUN_KEYS = ("overrides", "settings", "out", "roster", "resume")
 NODE_KEYS = ("node", "token-file", "data", "target", "test", "state", "partition-id", "num-partitions")
 
@@ -55,14 +56,14 @@ def serve(grid: Grid, context: Context) -> None:
         folder = conduct(grid, context.run_config)
     except PrivfedError as error:
         log.error("privfed: %s", error)
-        report(error.exit_code, str(error))
+        report(context.run_id, error.exit_code, str(error))
         # Flower shows the reason of a failed run, and nothing else of it.
         raise RuntimeError(f"privfed: {error} (exit code {error.exit_code})") from None
     except BaseException as error:
-        report(1, f"{type(error).__name__}: {error}")
+        report(context.run_id, 1, f"{type(error).__name__}: {error}")
         raise
     log.info("written to %s", folder)
-    report(0, str(folder))
+    report(context.run_id, 0, str(folder))
 
 
 def speak() -> None:
@@ -74,12 +75,11 @@ def speak() -> None:
         own.propagate = False
 
 
-def report(exit_code: int, message: str) -> None:
+def report(run: int, exit_code: int, message: str) -> None:
     """Tell how the run ended, if anybody asked."""
-    if path := os.environ.get(STATUS):
-        from privfed.files import write_atomically
-
-        write_atomically(Path(path), json.dumps({"exit_code": exit_code, "message": message}).encode())
+    if folder := os.environ.get(STATUS):
+        content = json.dumps({"exit_code": exit_code, "message": message})
+        write_atomically(Path(folder) / f"{run}.json", content.encode())
 
 
 def conduct(grid: Grid, run: Mapping[str, Any]) -> Path:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -22,6 +25,7 @@ from privfed.runtimes.inprocess import serve
 WELCOME = "welcome"
 """The setting of a message that holds what a node's client is made from: over a SuperLink every message meets a new process."""
 MOST_AT_ONCE = 256
+log = logging.getLogger("privfed.grid")
 
 
 def serve_grid(
@@ -30,9 +34,10 @@ def serve_grid(
     """Flower's server loop over the nodes of a grid; every message is given up after `timeout` seconds."""
     door = Door(roster, trusting=trusting)
     welcomes = {node: json.dumps(factory.welcome(users)) for node, users in roster.nodes.items()}
-    over = threading.Event()
-    watcher = threading.Thread(target=watch, args=(grid, door, welcomes, timeout, over), daemon=True)
+    over, heard = threading.Event(), Clock()
+    watcher = threading.Thread(target=watch, args=(grid, door, welcomes, timeout, over, heard), daemon=True)
     watcher.start()
+    threading.Thread(target=guard, args=(max(timeout, 60.0), over, heard), daemon=True).start()
     try:
         serve(strategy, door, rounds, workers=min(len(roster), MOST_AT_ONCE), timeout=timeout)
     finally:
@@ -40,7 +45,31 @@ def serve_grid(
         watcher.join(timeout=5)
 
 
-def watch(grid: Grid, door: Door, welcomes: Mapping[str, str], patience: float, over: threading.Event) -> None:
+class Clock:
+    """When something happened last."""
+
+    def __init__(self) -> None:
+        self.now()
+
+    def now(self) -> None:
+        """It happened."""
+        self.last = time.monotonic()
+
+
+def guard(patience: float, over: threading.Event, heard: Clock) -> None:
+    """End this process when the SuperLink is gone: Flower's own calls would go on trying for ever.
+
+    What started us dies with the SuperLink. Flower notices too, but its signal does not wake a main thread that waits for nodes.
+    """
+    parent = os.getppid()
+    while not over.wait(1.0):
+        if os.getppid() != parent or time.monotonic() - heard.last > patience:
+            log.error("privfed: the SuperLink is gone; what was released is kept, go on with resume")
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            return
+
+
+def watch(grid: Grid, door: Door, welcomes: Mapping[str, str], patience: float, over: threading.Event, heard: Clock) -> None:
     """Present every node that comes online to the door, and take away those that go offline, until it is over."""
     known: dict[int, NodeProxy] = {}
     prompt = PromptGrid(grid)
@@ -52,6 +81,7 @@ def watch(grid: Grid, door: Door, welcomes: Mapping[str, str], patience: float, 
                 reason = str(error) or type(error).__name__
                 door.fail(PrivfedError(f"the SuperLink does not answer, or the run was stopped ({reason}); go on with resume"))
             return
+        heard.now()
         for node_id in set(known) - online:
             door.unregister(known.pop(node_id))
         for node_id in online - set(known):

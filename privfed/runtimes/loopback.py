@@ -12,12 +12,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
+from privfed.app import STATUS
 from privfed.certificates import make_certificates, make_node_key
 from privfed.config import CONF
 from privfed.errors import ConfigError, PrivfedError
@@ -48,12 +49,14 @@ class Loopback:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-        self.environment = os.environ | QUIET | {"PYTHONPATH": path, "PATH": tools, "FLWR_HOME": str(home / "flwr")}
+        own = {"FLWR_HOME": str(home / "flwr"), STATUS: str(home)}
+        self.environment = os.environ | QUIET | {"PYTHONPATH": path, "PATH": tools} | own
 
-    def start(self, environment: Mapping[str, str] | None = None) -> None:
+    def start(self) -> None:
         """Make certificates, start the SuperLink and wait until it answers."""
         tls = self.home / "tls"
         make_certificates(tls, ["127.0.0.1", "localhost"])
+        self.say(f"export FLWR_HOME={shlex.quote(self.environment['FLWR_HOME'])}")
         connection = {"address": self.address, "root-certificates": str(tls / "ca.crt")}
         (self.home / "flwr").mkdir()
         content = tomli_w.dumps({"superlink": {"default": NAME, NAME: connection}})
@@ -62,7 +65,7 @@ class Loopback:
         command += ["--ssl-ca-certfile", str(tls / "ca.crt"), "--ssl-certfile", str(tls / "server.crt")]
         command += ["--ssl-keyfile", str(tls / "server.key"), "--enable-supernode-auth"]
         command += ["--disable-runtime-dependency-installation"]
-        self._spawn("superlink", command, environment)
+        self._spawn("superlink", command)
         deadline = time.monotonic() + START_TIMEOUT
         while not answers("127.0.0.1", self.port):
             self.check()
@@ -87,7 +90,7 @@ class Loopback:
         """Start a run of the app in this repository; its number."""
         if not (APP / "pyproject.toml").exists():
             raise ConfigError("runtime=superlink: needs a clone of privfed, whose pyproject.toml describes the Flower app")
-        path = self.home / "run.toml"
+        path = self.home / f"run-{time.time_ns()}.toml"
         write_atomically(path, tomli_w.dumps(run_config).encode())
         return str(self.flwr("run", str(APP), NAME, "--run-config", str(path), "--format", "json")["run-id"])
 
@@ -124,7 +127,8 @@ class Loopback:
         return errors[-1][-300:] if errors else "no message"
 
     def stop(self) -> None:
-        """End every process, first the nodes, then the SuperLink; each has ten seconds to do so itself."""
+        """End every process, first the nodes, then the SuperLink, and what they have started; each is given ten seconds."""
+        theirs = [pid for process in self.processes.values() for pid in descendants(process.pid)]
         for name in sorted(self.processes, key=lambda name: name == "superlink"):
             if self.processes[name].poll() is None:
                 self.processes[name].terminate()
@@ -135,13 +139,18 @@ class Loopback:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        while (theirs := [pid for pid in theirs if exists(pid)]) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        for pid in theirs:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
-    def _spawn(self, name: str, command: list[str], environment: Mapping[str, str] | None = None) -> None:
+    def _spawn(self, name: str, command: list[str]) -> None:
         self.say(shlex.join(command))
         with (self.home / f"{name}.log").open("ab") as output:
             self.processes[name] = subprocess.Popen(
                 command,
-                env={**self.environment, **(environment or {})},
+                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -165,6 +174,25 @@ def interruptible() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process has started, and those that they have."""
+    table = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True, check=False).stdout
+    pairs = [tuple(map(int, line.split())) for line in table.splitlines()]
+    found = [pid]
+    for parent in found:  # grows while it is gone through
+        found += [child for child, its_parent in pairs if its_parent == parent]
+    return found[1:]
+
+
+def exists(pid: int) -> bool:
+    """Whether there is such a process."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def free_port() -> int:

@@ -14,7 +14,6 @@ from flwr.serverapp import Grid
 from omegaconf import OmegaConf
 
 from privfed import checkpoint
-from privfed.app import STATUS
 from privfed.errors import BudgetError, ConfigError, PrivfedError, check_number, check_positive
 from privfed.nodes import NodeFactory
 from privfed.roster import Roster
@@ -83,11 +82,11 @@ class SuperLink:
         roster: Roster = experiment.roster
         with tempfile.TemporaryDirectory(prefix="privfed-") as name, interruptible():
             home = Path(name)
-            status, federation = home / "status.json", Loopback(home, self.port, say)
+            federation = Loopback(home, self.port, say)
             roster.save(home / "roster.json")
             roster.write_tokens(home / "tokens")
             try:
-                federation.start({STATUS: str(status)})
+                federation.start()
                 for member in roster:
                     token = home / "tokens" / f"{member.name}.token"
                     federation.add_node(member.name, {"node": member.name, "token-file": str(token)})
@@ -99,14 +98,15 @@ class SuperLink:
                         "resume": resume,
                     }
                 )
-                follow(federation, number, folder, status, on_step)
+                follow(federation, number, folder, on_step)
             finally:
                 federation.stop()
 
 
-def follow(federation: Loopback, number: str, folder: Path, status: Path, on_step: Callable[[Row], None]) -> None:
+def follow(federation: Loopback, number: str, folder: Path, on_step: Callable[[Row], None]) -> None:
     """Show a run's steps as they are done, until it has ended; raise as it did."""
     shown, asked = len(rows_so_far(folder)), time.monotonic()
+    status = federation.home / f"{number}.json"
     while not status.exists():
         time.sleep(LOOK)
         federation.check()
