@@ -25,6 +25,8 @@ from privfed.runtimes.inprocess import serve
 WELCOME = "welcome"
 """The setting of a message that holds what a node's client is made from: over a SuperLink every message meets a new process."""
 MOST_AT_ONCE = 256
+GRACE = 10.0
+"""Seconds beyond a message's time to live that the SuperLink has to say that it is over."""
 log = logging.getLogger("privfed.grid")
 
 
@@ -59,7 +61,7 @@ class Clock:
 def guard(patience: float, over: threading.Event, heard: Clock) -> None:
     """End this process when the SuperLink is gone: Flower's own calls would go on trying for ever.
 
-    What started us dies with the SuperLink. Flower notices too, but its signal does not wake a main thread that waits for nodes.
+    What started us dies with the SuperLink. Flower notices too, but its signal wakes no main thread that waits for nodes.
     """
     parent = os.getppid()
     while not over.wait(1.0):
@@ -100,7 +102,7 @@ class PromptGrid:
         """The reply to one message, or an error when none comes within the message's time to live."""
         (message,) = messages
         # The SuperLink answers itself when that time is over, or the node is gone; the rest is for a SuperLink that does not.
-        deadline = time.monotonic() + message.metadata.ttl + 10.0
+        deadline = time.monotonic() + message.metadata.ttl + GRACE
         (number,) = self.grid.push_messages([message])
         if number is None:
             raise ConnectionError("the SuperLink did not take the message")
