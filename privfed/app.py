@@ -35,6 +35,7 @@ from omegaconf import DictConfig, OmegaConf
 from privfed.config import CONF, compose, recall
 from privfed.errors import ConfigError, PrivfedError, nearest
 from privfed.files import write_atomically
+from privfed.kernels import prepare
 from privfed.participant import OK, Identity, OwnRows, Participant, TurnedAwayError
 from privfed.roster import Roster
 from privfed.runtimes.grid import WELCOME
@@ -108,6 +109,7 @@ def conduct(grid: Grid, run: Mapping[str, Any]) -> Path:
         keep_previous(folder)
         write_config(folder, cfg)
     log.info("the run's folder is %s", folder.resolve())
+    prepare()  # nodes that share this machine's files find the kernels compiled
     main, rounds = experiment.strategy.task, experiment.strategy.rounds
 
     def step(row: dict[str, Any]) -> None:
