@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -116,11 +117,13 @@ class Loopback:
         """Raise where a process that ought to run has ended; a SuperNode that was killed is the run's business."""
         for name, process in self.processes.items():
             if (code := process.poll()) is not None and (name == "superlink" or code > 0):
-                raise PrivfedError(f"the {name.replace('node', 'SuperNode')} stopped: {self.last_words(name)}")
+                why = f"killed by signal {-code}" if code < 0 else self.last_words(name)
+                raise PrivfedError(f"the {name.replace('node', 'SuperNode').replace('superlink', 'SuperLink')} stopped: {why}")
 
     def last_words(self, name: str) -> str:
         """What the log of a process says about its end, in one line."""
-        lines = [line.strip() for line in (self.home / f"{name}.log").read_text(errors="replace").splitlines()]
+        text = re.sub(r"\x1b\[\d+m", "", (self.home / f"{name}.log").read_text(errors="replace"))
+        lines = [line.strip() for line in text.splitlines()]
         errors = [line for line in lines if "error" in line.lower() and "For more" not in line] or [
             line for line in lines if line
         ]
