@@ -65,6 +65,15 @@ def restore(folder: Path, strategy: Any) -> list[dict[str, Any]]:
     return rows
 
 
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """The rows of the steps that a run in progress has done."""
+    if not (folder / FILE).exists():
+        return []
+    with np.load(folder / FILE) as file:
+        done: list[dict[str, Any]] = json.loads(file["facts"].tobytes())["rows"]
+        return done
+
+
 def released_in(strategy: Any, step: Any) -> set[tuple[str, int]]:
     """Names and rounds of what a step releases."""
     return {(name, step.round) for name, _ in strategy.costs(step)}
