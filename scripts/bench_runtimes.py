@@ -58,3 +58,20 @@ def processes(users: int, rounds: int, repetitions: int) -> Table:
     for slow, fast in ((ALONE, TOGETHER), (TOGETHER, BASE)):
         table.add_row(f"{slow} / {fast}", f"{cost[slow] / cost[fast]:.2f}", "")
     return table
+
+
+def over_the_network(repetitions: int) -> Table:
+    """Rounds a second of a federation whose users have next to nothing to compute: what messages over gRPC with TLS cost."""
+    rounds = 200
+    settings = ["data.n=3", "data.d=5", "data.m=6", f"rounds={rounds}"]
+    table = Table(title="three idle clients, one user each (medians)", title_justify="left")
+    for column in ("runtime", "rounds a second", "ms a round"):
+        table.add_column(column, justify="left" if column == "runtime" else "right")
+    for name, runtime in (("one process", "runtime=inprocess"), ("gRPC on loopback, TLS, a process a client", "runtime=grpc")):
+        each = []
+        for _ in range(repetitions):
+            outcome = Experiment(compose([*settings, runtime, "runtime.nodes=3"])).run()
+            each += [row["seconds"] for row in outcome.rows]
+        seconds = statistics.median(each)
+        table.add_row(name, f"{1 / seconds:,.0f}", f"{1e3 * seconds:.2f}")
+    return table
