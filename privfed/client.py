@@ -6,6 +6,7 @@ python -m privfed.client --server HOST:PORT --user ID --data mine.csv --root-cer
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import time
@@ -79,6 +80,8 @@ def execute(options: argparse.Namespace) -> None:
 
     if not 0 <= options.test < 1:
         raise ConfigError.of("--test", options.test, "must be at least 0 and less than 1")
+    if not 0 <= options.patience < math.inf:
+        raise ConfigError.of("--patience", options.patience, "must be a number of seconds, at least 0")
     roots = None if options.insecure else read_pem(options.root_certificates)
     folders = (CONF,) if options.config_dir is None else (CONF, Path(options.config_dir))
     if options.config_dir is not None:
