@@ -119,10 +119,10 @@ class NoiseGate:
 
         The ledger has it on disk when this returns; a release over budget raises and nothing leaves.
 
-        Sum and noise are rounded to a public grid far below the noise, each by itself. As the rounded sum lies on the grid,
-        that equals rounding (rounded sum + noise): post-processing of a Gaussian release, and the low bits of
-        the floating-point result cannot tell sums apart. Rounding moves two sums apart by at most one grid step a
-        coordinate; the sensitivity includes it.
+        Sum and noise are whole multiples of a public grid far below the noise; they are added as integers. The noise is a
+        Gaussian rounded to the grid. As the rounded sum lies on the grid, that equals rounding (rounded sum + Gaussian):
+        post-processing of a Gaussian release, and the low bits of the floating-point result cannot tell sums apart.
+        Rounding moves two sums apart by at most one grid step a coordinate; the sensitivity includes it.
         """
         sensitivity = self.sensitivity(bound)
         if math.isinf(mu):
@@ -130,10 +130,10 @@ class NoiseGate:
             return total
         grid = 2.0 ** (math.floor(math.log2(sensitivity / mu)) + GRID)
         sensitivity += grid * math.sqrt(total.size)
-        std = sensitivity / mu
-        self.ledger.charge(GaussianRelease(name, round, total.size, bound, sensitivity, std, group))
-        noise = std * self.source.normal(total.size, name, round).reshape(total.shape)
-        return grid * (np.rint(total / grid) + np.rint(noise / grid))
+        s = math.ceil(sensitivity / mu / grid)
+        self.ledger.charge(GaussianRelease(name, round, total.size, bound, sensitivity, s * grid, group))
+        noise = self.source.normal(total.size, s, name, round).reshape(total.shape)
+        return np.asarray(grid * (np.rint(total / grid).astype(np.int64) + noise), dtype=np.float64)
 
     def select(self, name: str, total: Array, *, bound: float, epsilon: float, round: int) -> int:
         """The index of one candidate by the exponential mechanism: probability proportional to exp(rate * total score).
@@ -141,12 +141,11 @@ class NoiseGate:
         One user gives each candidate a score from 0 to bound, so replacing a user changes the probability of a candidate by
         at most e^(2 rate bound). Adding a user can only raise scores: both the numerator and the normalising sum grow
         by a factor between 1 and e^(rate bound), and their quotient by at most that. Hence epsilon = rate * sensitivity
-        with the sensitivities of sums. Drawn as the largest of rate * score + Gumbel noise, in log space; Gumbel numbers
-        from 53 random bits end at about 37, so a candidate of probability below 1e-17 may have probability 0 instead.
+        with the sensitivities of sums.
         """
         sensitivity = self.sensitivity(bound)
         rate = epsilon / sensitivity
         self.ledger.charge(Selection(name, round, total.size, bound, sensitivity, rate))
         if math.isinf(rate):
             return int(np.argmax(total))
-        return int(np.argmax(rate * (total - np.max(total)) + self.source.gumbel(total.size, name, round)))
+        return self.source.choice(rate * (total - np.max(total)), name, round)

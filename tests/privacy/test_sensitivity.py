@@ -94,9 +94,9 @@ def test_every_release_of_a_run_is_in_the_ledger_with_its_sensitivity(neighbouri
     calls = []
 
     class Spy(SeededNoise):
-        def normal(self, size, name, round):
+        def normal(self, size, s, name, round):
             calls.append((name, round, size))
-            return super().normal(size, name, round)
+            return super().normal(size, s, name, round)
 
     experiment.federation.gate.source = Spy(0)
     experiment.run()
