@@ -48,7 +48,7 @@ def restore(folder: Path, strategy: Any) -> list[dict[str, Any]]:
             with np.load(folder / FILE) as file:
                 arrays = dict(file)
             facts = json.loads(arrays.pop("facts").tobytes())
-        except (OSError, ValueError, KeyError, BadZipFile) as error:
+        except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
             raise ConfigError(f"{folder / FILE}: cannot be read ({error}); the run cannot be resumed") from error
         strategy.shared = [arrays[f"shared_{i}"] for i in range(sum(name.startswith("shared_") for name in arrays))]
         strategy.recall({name.removeprefix("memory_"): array for name, array in arrays.items() if name.startswith("memory_")})
@@ -64,6 +64,15 @@ def restore(folder: Path, strategy: Any) -> list[dict[str, Any]]:
         while strategy.done < len(strategy.plan) and paid & released_in(strategy, strategy.plan[strategy.done]):
             rows.append(_give_up(strategy))
     return rows
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """The rows of the steps that a run in progress has done."""
+    if not (folder / FILE).exists():
+        return []
+    with np.load(folder / FILE) as file:
+        done: list[dict[str, Any]] = json.loads(file["facts"].tobytes())["rows"]
+        return done
 
 
 def released_in(strategy: Any, step: Any) -> set[tuple[str, int]]:

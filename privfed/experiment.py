@@ -14,7 +14,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from privfed import checkpoint
+from privfed import __version__, checkpoint
 from privfed.data.cohort import Cohort
 from privfed.errors import ConfigError, check_whole
 from privfed.federation import Federation, PrivacySettings
@@ -170,8 +170,8 @@ class Experiment:
                 **({"user_rounds_per_s": sum(row["users"] for row in rounds) / rounds_s} if rounds else {}),
             },
             "peak_rss_mb": peak_rss_mb(),
-            "versions": {"python": python_version()}
-            | {name: version(name) for name in ("privfed", "flwr", "numpy", "scipy", "hydra-core")},
+            "versions": {"python": python_version(), "privfed": __version__}
+            | {name: version(name) for name in ("flwr", "numpy", "scipy", "hydra-core")},
         }
 
     def _absences(self) -> list[str]:

@@ -89,7 +89,7 @@ def _details(title: str, body: str) -> str:
 def _figures(result: Row, epsilon: str) -> str:
     metrics, spent = result["metrics"], result["time"]
     figures = []
-    error = error_of(metrics) if metrics else ""
+    error = error_of(metrics)
     if error:
         whose = "error of the matrix" if error == "frobenius" else "error of the personal models"
         figures.append((whose, f"{metrics[error]:.3g}", ERRORS[error]))
@@ -118,11 +118,12 @@ def _ratio(own: float, alone: float) -> str:
 
 
 def _comparison(metrics: Row) -> str:
-    if not metrics:
+    error = error_of(metrics)
+    if not error:
         return ""
     figures = comparison(metrics) + [(words, metrics[key]) for key, words in FIGURES.items() if key in metrics]
     rows = "".join(f'<tr><td>{escape(words)}</td><td class="n">{value:.4g}</td></tr>' for words, value in figures)
-    head = f"<thead><tr><th>{ERRORS[error_of(metrics)]} (simulation, not private)</th><th></th></tr></thead>"
+    head = f"<thead><tr><th>{ERRORS[error]} (simulation, not private)</th><th></th></tr></thead>"
     return f'<div class="scroll wrap"><table>{head}<tbody>{rows}</tbody></table></div>'
 
 

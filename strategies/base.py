@@ -44,7 +44,7 @@ class PrivateStrategy(Algorithm, Strategy):
         if not client_manager.wait_for(len(nodes), int(self.federation.join_timeout)):
             raise PrivfedError(
                 f"only {client_manager.num_available()} of {len(nodes)} nodes joined within "
-                f"{self.federation.join_timeout:g} s; nothing was released"
+                f"{self.federation.join_timeout:g} s; {RESUME if self.done else 'nothing was released'}"
             )
         self.federation.ready = time.perf_counter()
         return ndarrays_to_parameters(self.shared)
@@ -180,5 +180,7 @@ class PrivateStrategy(Algorithm, Strategy):
             time.sleep(0.05)
 
     def _stop_on(self, failures: list[Any]) -> None:
-        if failures and self.federation.strict:
-            raise failures[0] if isinstance(failures[0], BaseException) else PrivfedError(str(failures[0]))
+        """Stop on any failure if strict, otherwise on what a runtime has found to be a mistake and no lost node."""
+        grave = failures if self.federation.strict else [failure for failure in failures if isinstance(failure, PrivfedError)]
+        if grave:
+            raise grave[0] if isinstance(grave[0], BaseException) else PrivfedError(str(grave[0]))
