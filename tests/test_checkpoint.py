@@ -74,7 +74,7 @@ def killed(experiment, folder, resume, after, between):
 def told(folder, outcome):
     """Everything a run says but for the clock."""
     rows = [{key: value for key, value in row.items() if key != "seconds"} for row in outcome.rows]
-    ledger = [{key: value for key, value in line.items() if key != "time"} for line in ledger_of(folder)]
+    ledger = [{key: value for key, value in line.items() if key not in ("time", "chain")} for line in ledger_of(folder)]
     result = {key: outcome.result[key] for key in ("metrics", "privacy", "rounds")}
     return rows, ledger, result, {name: array.tolist() for name, array in outcome.model.items()}
 
