@@ -17,14 +17,16 @@ from privfed.errors import PrivfedError
 from privfed.experiment import Outcome
 from privfed.files import write_atomically
 from privfed.page import report_page
-from privfed.privacy.ledger import plain
+from privfed.privacy.ledger import locked, plain
 
 COLUMNS = (
     "step", "task", "round", "clip", "noise_std", "epsilon", "mse", "risk", "frobenius", "dist", "missing_users", "seconds",
 )  # fmt: skip
 
 
-FILES = ("ledger.jsonl", "roster.json", checkpoint.FILE, "config.yaml", "rounds.csv", "model.npz", "report.html", "result.json")
+FILES = (
+    "ledger.jsonl", checkpoint.FILE, "config.yaml", "roster.json", "rounds.csv", "model.npz", "report.html", "result.json",
+)  # fmt: skip
 
 
 def keep_previous(folder: Path) -> None:
@@ -32,6 +34,8 @@ def keep_previous(folder: Path) -> None:
     ledger, result = folder / "ledger.jsonl", folder / "result.json"
     if not result.exists() and not (ledger.exists() and ledger.stat().st_size):
         return
+    if ledger.exists():
+        locked(ledger).close()  # a run that is still going on is left alone
     i = 1
     while (kept := folder / f"previous-{i}").exists():
         i += 1

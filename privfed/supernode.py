@@ -124,7 +124,11 @@ def explain(output: str) -> PrivfedError:
         return PrivfedError(f"flower-supernode ended: {next((line for line in reversed(lines) if line), 'no message')}")
     said = [line for line in lines[place + 1 : place + 4] if line and "Failed to initialize" not in line]
     if "Failed to activate" in " ".join(said):
-        return ConfigError("the SuperLink does not know this node's key; register it there: flwr supernode register KEY.pub")
+        # Flower answers both cases with the same code.
+        return ConfigError(
+            "the SuperLink does not take this node's key: it is not registered (flwr supernode register KEY.pub), or a node "
+            "with it counts as online, which it does for up to a minute after it was killed; then try again"
+        )
     return ConfigError(f"flower-supernode ended: {said[0] if said else lines[place]}")
 
 

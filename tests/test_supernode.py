@@ -57,7 +57,7 @@ def test_a_supernode_shows_flowers_own_command(keys, capsys):
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ("[code: 2004] Failed to activate SuperNode.", "does not know this node's key"),
+        ("[code: 2004] Failed to activate SuperNode.", "does not take this node's key: it is not registered"),
         ("Exit code 606: Flower 1.40 is not compatible with 1.41", "Flower 1.40 is not compatible"),
     ],
 )
