@@ -13,7 +13,7 @@ from processes import ledger_of
 
 from privfed import checkpoint
 from privfed.config import compose, recall
-from privfed.errors import BudgetError, ConfigError, PrivfedError
+from privfed.errors import BudgetError, ConfigError
 from privfed.experiment import Experiment
 from privfed.report import keep_previous, write_config, write_run
 from privfed.roster import Roster
