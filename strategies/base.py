@@ -6,6 +6,7 @@ parameters from the released mean over the public number of users.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -41,7 +42,9 @@ class PrivateStrategy(Algorithm, Strategy):
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
         """Wait for the whole registered population, then start from public parameters."""
         nodes = self.federation.nodes
-        if not client_manager.wait_for(len(nodes), int(self.federation.join_timeout)):
+        complete = client_manager.wait_for(len(nodes), math.ceil(self.federation.join_timeout))
+        # A resumed run may go on without those it had lost before; its steps look for a quorum themselves.
+        if not complete and not (self.done and self._present(client_manager) >= self.federation.quorum * self.federation.n):
             raise PrivfedError(
                 f"only {client_manager.num_available()} of {len(nodes)} nodes joined within "
                 f"{self.federation.join_timeout:g} s; {RESUME if self.done else 'nothing was released'}"
@@ -165,6 +168,10 @@ class PrivateStrategy(Algorithm, Strategy):
     def _registered(self, client_manager: ClientManager) -> list[ClientProxy]:
         nodes = client_manager.all()
         return [nodes[cid] for cid in self.federation.nodes if cid in nodes]
+
+    def _present(self, client_manager: ClientManager) -> int:
+        """Users behind the nodes that are connected."""
+        return sum(len(self.federation.nodes[node.cid]) for node in self._registered(client_manager))
 
     def _wait_for_quorum(self, client_manager: ClientManager, asked: dict[str, int]) -> None:
         """Nobody is asked before enough users can answer; who stays away too long stops the run, with nothing lost."""

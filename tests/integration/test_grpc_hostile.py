@@ -90,8 +90,10 @@ MALFORMED = {
 def test_no_answer_moves_a_sum_by_more_than_its_users_may():
     """The server runs in this process, on a real port, so that what its gate is given can be compared."""
     poisons = {**LOUD, **MALFORMED}
-    experiment = Experiment(compose([*SETTINGS, "runtime=grpc", "eps=inf", f"rounds={len(poisons)}"]))
-    experiment.runtime.spawn, experiment.runtime.insecure = False, True
+    experiment = Experiment(
+        compose([*SETTINGS, "runtime=grpc", "runtime.join_timeout=60", "eps=inf", f"rounds={len(poisons)}"])
+    )
+    experiment.runtime.spawn, experiment.runtime.outside = False, ("127.0.0.1:0", None)
     tokens = {member.name: member.token for member in experiment.roster}
     ports, sums, honest = queue.SimpleQueue(), [], []
     experiment.runtime.on_listening = ports.put

@@ -158,3 +158,17 @@ def test_fixed_noise_that_costs_too_much_is_refused_before_any_data(experiment):
 def test_impossible_clip_norms(experiment, key, clip):
     with pytest.raises(ConfigError, match=key):
         experiment(f"{key}={clip}")
+
+
+def test_a_resumed_run_goes_on_without_nodes_it_had_lost_if_enough_users_are_there(strategy):
+    strategy.federation.join_timeout, strategy.federation.quorum = 0, 0.6
+    manager = SimpleClientManager()
+    manager.register(LocalProxy("0", None))
+    strategy.done = 2
+    with pytest.raises(PrivfedError, match="--resume"):
+        strategy.initialize_parameters(manager)
+    manager.register(LocalProxy("2", None))
+    strategy.initialize_parameters(manager)
+    strategy.done = 0
+    with pytest.raises(PrivfedError, match="nothing was released"):
+        strategy.initialize_parameters(manager)
