@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from privfed.experiment import Experiment
 
 DESCRIPTION = """\
-Audit a privacy claim as an attacker would. The run's real strategy, noise gate and ledger are played again and again on a few users,
-one of whom is hostile and sends one thing or its opposite; how well the two can be told apart from everything that was
-released gives a lower bound on epsilon, beside the epsilon that the ledger claims.
+Audit a privacy claim as an attacker would. The run's real strategy, noise gate and ledger are played again and again
+on a few users, one of whom is hostile and sends one thing or its opposite; how well the two can be told apart from
+everything that was released gives a lower bound on epsilon, beside the epsilon that the ledger claims.
 """
 EPILOG = """
 examples:
@@ -36,9 +36,9 @@ examples:
   python -m privfed.audit privacy.noise=discrete                 with the exact noise that real users get
   python -m privfed.audit --one-run --canaries 1000 eps=8        many hostile users in one single run
 
-Settings are those of privfed.run; data.n, data.d, data.d1 and data.d2 are small unless given, as privacy does not depend on them.
-A repetition is one run with each of the canary's two messages, with noise of its own. Written into `out`: result.json,
-audit.html, ledger.jsonl (of one run), config.yaml.
+Settings are those of privfed.run; data.n, data.d, data.d1 and data.d2 are small unless given: privacy does not depend on
+them. A repetition is one whole run with each of the canary's messages, with noise of its own. Written into `out`:
+result.json, audit.html, ledger.jsonl (of one run), config.yaml.
 
 exit codes: 0 consistent; 4 the claim is refuted; 2 bad configuration; 3 privacy budget refused; 1 anything else
 """

@@ -134,7 +134,9 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 def total_epsilon(costs: Iterable[Cost], delta: float) -> float:
     """What everything together costs the user who pays most."""
     costs = list(costs)
-    groups: list[int | None] = list({cost.group for cost in costs if cost.group is not None}) or [None]
+    groups = {cost.group for cost in costs} - {None}
+    if not groups:
+        return _epsilon(costs, delta)
     return max(_epsilon([cost for cost in costs if cost.group is None or cost.group == group], delta) for group in groups)
 
 

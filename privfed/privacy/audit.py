@@ -1,7 +1,7 @@
 """What repetitions of a mechanism in two worlds say about its epsilon: lower bounds that hold with a stated confidence.
 
-Every function takes a statistic's values in the two worlds, `ones` and `zeros` (N,), repetition by repetition. The two values of
-a repetition may depend on each other in any way; repetitions are independent.
+Every function takes a statistic's values in the two worlds, `ones` and `zeros` (N,), repetition by repetition. The two
+values of a repetition may depend on each other in any way; repetitions are independent.
 
 Likelihood ratio. A released sum R = S + z with noise N(0, s^2), S = S_1 or S_0, has log P_1(R) / P_0(R) =
 <R - (S_0 + S_1) / 2, S_1 - S_0> / s^2, and those of all releases add up: the best test is linear in the releases. Its value is
@@ -10,22 +10,22 @@ claims when the worlds are as far apart as the sensitivity. Where that is not so
 first half of the repetitions (weights C^-1 d, from the mean difference d and covariance C of what was observed) is judged by
 the second half: it also finds noise that was used twice, or that depends on who replied.
 
-Gaussian fit. mu = (mean_1 - mean_0) / sd, with the larger of the two sds. With N repetitions and the correlation rho of the worlds,
-the estimate is (mu + e Z) / sqrt(chi^2_v / v), where e^2 = var(ones - zeros) / (N sd^2) and v = 2 (N - 1) / (1 + rho^2), a
-noncentral t; by the usual normal approximation to the root of chi^2 / v the lower bound at error probability alpha is
+Gaussian fit. mu = (mean_1 - mean_0) / sd, with the larger of the two sds. With N repetitions and the correlation rho of the
+worlds, the estimate is (mu + e Z) / sqrt(chi^2_v / v), where e^2 = var(ones - zeros) / (N sd^2) and v = 2 (N - 1) / (1 + rho^2),
+a noncentral t; by the usual normal approximation to the root of chi^2 / v the lower bound at error probability alpha is
 
     mu_hat (1 - 1 / (4 v)) - z_alpha sqrt(e^2 + mu_hat^2 / (2 v)).
 
-mu becomes epsilon by the exact formula of `accounting`. That extends what was seen in the middle to tails of probability delta, so
-it counts only where a test of normality (D'Agostino and Pearson) does not object.
+mu becomes epsilon by the exact formula of `accounting`. That extends what was seen in the middle to tails of probability
+delta, so it counts only where a test of normality (D'Agostino and Pearson) does not object.
 
-Clopper-Pearson. For any event E, (eps, delta)-privacy asks P_1(E) <= e^eps P_0(E) + delta, and the same with the worlds swapped.
-The best threshold and direction come from the first half; on the second half P_1(E) is bounded from below and
-P_0(E) from above, each with half the error probability: eps >= log((P_1 - delta) / P_0). It assumes nothing, and N
-repetitions cannot show more than about log(N / 16).
+Clopper-Pearson. For any event E, (eps, delta)-privacy asks P_1(E) <= e^eps P_0(E) + delta, and the same with the worlds
+swapped. The best threshold and direction come from the first half; on the second half P_1(E) is bounded from below and P_0(E)
+from above, each with half the error probability: eps >= log((P_1 - delta) / P_0). It assumes nothing, and N repetitions
+cannot show more than about log(N / 20) at a confidence of 99.9%.
 
-One run (Steinke, Nasr, Jagielski: Privacy auditing with one (1) training run, 2023, Theorem 5.2). m users are each in one of two
-states by a fair coin; of r guesses, v or more are right under (eps, delta)-privacy with a probability of at most
+One run (Steinke, Nasr, Jagielski: Privacy auditing with one (1) training run, 2023, Theorem 5.2). m users are each in one of
+two states by a fair coin; of r guesses, v or more are right under (eps, delta)-privacy with a probability of at most
 
     P[B >= v] + 2 m delta max_i P[v > B >= v - i] / i,        B ~ Binomial(r, e^eps / (1 + e^eps)).
 """
@@ -34,13 +34,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from privfed.linalg import Array
 from privfed.privacy.accounting import gaussian_epsilon
 
+Counts = NDArray[np.integer[Any]]
 NORMAL = 1e-3
 """The test of normality objects below this p-value."""
 MOST = 700.0
@@ -98,18 +101,18 @@ def threshold_bound(ones: Array, zeros: Array, delta: float, alpha: float) -> fl
     return max(0.0, float(tested[0]))
 
 
-def _log_ratio(hits: Array, alarms: Array, n: int, delta: float, alpha: float) -> Array:
+def _log_ratio(hits: Counts, alarms: Counts, n: int, delta: float, alpha: float) -> Array:
     """log((P_1 - delta) / P_0) with bounds on both probabilities, each at alpha / 2: from counts of n."""
     low, high = proportion_lower(hits, n, alpha / 2), proportion_upper(alarms, n, alpha / 2)
     return np.log(np.maximum(low - delta, 1e-300) / high)
 
 
-def proportion_lower(count: Array, n: int, alpha: float) -> Array:
+def proportion_lower(count: Counts, n: int, alpha: float) -> Array:
     """Clopper-Pearson: a lower bound on the probability of what happened `count` times in n."""
     return np.where(count > 0, stats.beta.ppf(alpha, np.maximum(count, 1), n - count + 1), 0.0)
 
 
-def proportion_upper(count: Array, n: int, alpha: float) -> Array:
+def proportion_upper(count: Counts, n: int, alpha: float) -> Array:
     """Clopper-Pearson: an upper bound."""
     return 1.0 - proportion_lower(n - count, n, alpha)
 
@@ -181,7 +184,7 @@ def norm_quantiles(x: Array, points: int) -> Array:
 
 
 def claimed_trade_off(epsilon: float, delta: float, mu: float | None, fpr: Array) -> Array:
-    """The least false negative rate that the claim allows: of a Gaussian release where mu is given, otherwise of (eps, delta)."""
+    """The least false negative rate that the claim allows: of a Gaussian release where mu is given, else of (eps, delta)."""
     if mu is not None:
         return np.asarray(stats.norm.cdf(stats.norm.isf(fpr) - mu))
     steep, flat = 1 - delta - math.exp(min(epsilon, MOST)) * fpr, math.exp(-epsilon) * (1 - delta - fpr)

@@ -1,25 +1,25 @@
 """The worlds that an audit tells apart: the real strategy, gate and ledger, with one hostile user more or less.
 
-The guarantee covers everything that leaves the gate, whatever the data of the others are and whatever one user's client sends. So
-the worst case is played, and no client computes anything:
+The guarantee covers everything that leaves the gate, whatever the data of the others are and whatever one user's client sends.
+So the worst case is played, and no client computes anything:
 
     canary   a node with one user. In step t it sends +100 clip u_t, which the server has to clip to +clip u_t (world PLUS),
              or -100 clip u_t (MINUS), or no answer at all (SILENT), and says that it has a million examples
     others   one node, who all send -clip u_t; the adversary knows it, so it can be subtracted
     u_t      a fixed direction a sum, in its first coordinates: where noise were used twice, the same coordinates would show it
 
-replace-one compares PLUS with MINUS, which are as far apart as two users can be, 2 clip. A user who keeps silent is a neighbour,
-too: a quarter of the repetitions also plays SILENT, and finds what depends on the number of replies. add-remove compares PLUS
-with SILENT. In a step that selects, the canary gives the highest score to a few candidates and the lowest to the rest, or the other
-way round; scores of private clip norms are sums like any other.
+replace-one compares PLUS with MINUS, which are as far apart as two users can be, 2 clip. A user who keeps silent is a
+neighbour, too: a quarter of the repetitions also plays SILENT, and finds what depends on the number of replies. add-remove
+compares PLUS with SILENT. In a step that selects, the canary gives the highest score to a few candidates and the lowest to the
+rest, or the other way round; the counts behind private clip norms are sums like any other.
 
 What is observed is what the algorithm's own step is given (the released mean, times the public number of users), and what
 the gate returns for clip norms; all else that is published is computed from these. Two numbers a release are kept, in units of
 the clip norm: the component along u_t after subtraction of the others, and the energy beside it.
 
-A repetition plays each of its worlds once, as one whole run with a strategy and a ledger of its own. The noise source never sees a
-sum, so the worlds of one repetition may be given the same draws: each has exactly the distribution it would have alone, and
-the distance between them is measured more precisely. Repetitions have independent noise.
+A repetition plays each of its worlds once, as one whole run with a strategy and a ledger of its own. The noise source never
+sees a sum, so the worlds of one repetition may be given the same draws: each has exactly the distribution it would have alone,
+and the distance between them is measured more precisely. Repetitions have independent noise.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
+from hydra.utils import instantiate
+from omegaconf import DictConfig
 from threadpoolctl import threadpool_limits
 
 from privfed.experiment import Experiment
 from privfed.keyed import generator
 from privfed.linalg import Array
-from privfed.nodes import build
 from privfed.privacy.exact import Whole
 from privfed.privacy.ledger import ADD_REMOVE, Ledger
 from privfed.privacy.mechanisms import SLACK, NoiseGate
@@ -124,7 +125,8 @@ class Stage:
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment, cfg = experiment, experiment.cfg
-        self._strategy, self._init = build(cfg.algo.strategy), build(cfg.init.strategy)
+        self._strategy = partial(type(experiment.strategy), **settings(cfg.algo.strategy))
+        self._init = partial(type(experiment.federation.init), **settings(cfg.init.strategy))
         self._nodes = {cid: LocalProxy(cid, None) for cid in experiment.nodes}  # type: ignore[arg-type]
         self._asked: dict[tuple[int, bytes], tuple[list[Question], dict[str, int]]] = {}
         self._replies: dict[tuple[tuple[int, bytes], str], list[tuple[LocalProxy, FitRes]]] = {}
@@ -228,6 +230,11 @@ class Stage:
             played = [self.repetition(number) for number in numbers]
         worlds = {world for seen in played for world in seen}
         return {world: np.array([seen[world] for seen in played if world in seen]) for world in worlds}
+
+
+def settings(node: DictConfig) -> dict[str, Any]:
+    """The configured arguments of what was made of this node: to make it again thousands of times, unchecked."""
+    return {str(key): value for key, value in instantiate(node, _partial_=True).keywords.items()}
 
 
 def overhear(owner: Any, method: str, heard: list[Array], arrays: Callable[..., Any]) -> None:

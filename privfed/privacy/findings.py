@@ -20,7 +20,7 @@ LIKELIHOOD, LEARNT = "likelihood ratio", "learnt discriminant"
 
 @dataclass(frozen=True)
 class Bound:
-    """A lower bound on epsilon. method: how values became a bound; statistic and worlds: of what; applies: whether it counts."""
+    """A lower bound on epsilon. method: how values became a bound; statistic, worlds: of what; applies: whether it counts."""
 
     method: str
     statistic: str

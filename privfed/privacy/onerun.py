@@ -5,10 +5,10 @@ m hostile users, each a node of its own; a fair coin b_i = +1 or -1 decides what
     replace-one   +clip v_i or -clip v_i          add-remove   +clip v_i, or no answer in the whole run
 
 v_i: a direction of its own, a coordinate where there are at least m of them, otherwise a random unit vector. To all other
-questions it answers zeros. As in `canary` everything is sent a hundred times too long, for the server to clip. The score of user
-i is the sum over its rounds of <R_t, v_i>, weighted by the noise that the ledger states: the likelihood ratio, were the other users'
-coins known. The sign of the score is the guess of b_i. Guesses are counted for the most confident users only, and four numbers of
-them are tried, each with a quarter of the error probability. See :mod:`privfed.privacy.audit` for the theorem.
+questions it answers zeros. As in `canary` everything is sent a hundred times too long, for the server to clip. The score of
+user i is the sum over its rounds of <R_t, v_i>, weighted by the noise that the ledger states: the likelihood ratio, were the
+other users' coins known. The sign of the score is the guess of b_i. Guesses are counted for the most confident users only, and
+four numbers of them are tried, each with a quarter of the error probability. `privfed.privacy.audit` has the theorem.
 
 It is far from tight, and the further the more the canaries hide each other; it is valid in any case.
 """
