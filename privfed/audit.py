@@ -146,8 +146,9 @@ def execute(options: argparse.Namespace) -> None:
 def by_repetitions(experiment: Experiment, options: argparse.Namespace) -> tuple[dict[str, Any], Any]:
     """The result with its audit, and what the picture shows."""
     from privfed.audit_report import Progress, curves_of
-    from privfed.privacy.canary import PLUS, Stage, observations
+    from privfed.privacy.canary import PLUS, Stage
     from privfed.privacy.findings import examine, likelihood_weights, summary
+    from privfed.privacy.repetitions import observations
 
     stage = Stage(experiment)
     played = stage.play(experiment.strategy, PLUS)

@@ -162,8 +162,8 @@ def _caption(curves: Curves, audit: Audit) -> str:
     allowed = "a Gaussian release" if "mu_claimed" in audit else "a release"
     return (
         f'<p class="soft">Every threshold on the {LIKELIHOOD}. A curve below the claimed one, that of {allowed} of the claimed '
-        f"epsilon, would refute the claim. The band holds the false negative rate with confidence {curves.confidence:g}, point by "
-        "point.</p>"
+        "epsilon, would refute the claim. The band holds the false negative rate point by point, with confidence "
+        f"{curves.confidence:g}.</p>"
     )
 
 

@@ -11,8 +11,8 @@ first half of the repetitions (weights C^-1 d, from the mean difference d and co
 the second half: it also finds noise that was used twice, or that depends on who replied.
 
 Gaussian fit. mu = (mean_1 - mean_0) / sd, with the larger of the two sds. With N repetitions and the correlation rho of the
-worlds, the estimate is (mu + e Z) / sqrt(chi^2_v / v), where e^2 = var(ones - zeros) / (N sd^2) and v = 2 (N - 1) / (1 + rho^2),
-a noncentral t; by the usual normal approximation to the root of chi^2 / v the lower bound at error probability alpha is
+worlds, the estimate is (mu + e Z) / sqrt(chi^2_v / v), where e^2 = var(ones - zeros) / (N sd^2) and v = 2 (N - 1) / (1 +
+rho^2), a noncentral t; by the usual normal approximation to the root of chi^2 / v the lower bound at error probability alpha is
 
     mu_hat (1 - 1 / (4 v)) - z_alpha sqrt(e^2 + mu_hat^2 / (2 v)).
 

@@ -25,10 +25,7 @@ and the distance between them is measured more precisely. Repetitions have indep
 from __future__ import annotations
 
 import math
-import multiprocessing
-import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -57,8 +54,6 @@ EXAMPLES = 10**6
 SPAN = 8
 """Directions lie in so many first coordinates."""
 SILENT_EVERY = 4
-CHUNK = 25
-"""Repetitions that a process takes at a time."""
 CANARY, OTHERS = "canary", "others"
 
 
@@ -125,8 +120,8 @@ class Stage:
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment, cfg = experiment, experiment.cfg
-        self._strategy = partial(type(experiment.strategy), **settings(cfg.algo.strategy))
-        self._init = partial(type(experiment.federation.init), **settings(cfg.init.strategy))
+        self._strategy = again(experiment.strategy, cfg.algo.strategy)
+        self._init = again(experiment.federation.init, cfg.init.strategy)
         self._nodes = {cid: LocalProxy(cid, None) for cid in experiment.nodes}  # type: ignore[arg-type]
         self._asked: dict[tuple[int, bytes], tuple[list[Question], dict[str, int]]] = {}
         self._replies: dict[tuple[tuple[int, bytes], str], list[tuple[LocalProxy, FitRes]]] = {}
@@ -142,12 +137,11 @@ class Stage:
     def play(self, strategy: Any, world: str) -> list[tuple[Question, int, float, float]]:
         """One whole run in one world: what every release showed, as (question, round, along, beside)."""
         means: list[Array] = []
-        gate = strategy.federation.gate
-        overhear(strategy, "step", means, lambda t, *given: given)
-        if strategy.init is not None:
-            overhear(strategy.init, "step", means, lambda federation, t, shared, mean: [mean])
         measured: list[Array] = []
-        overhear_answer(gate, "release", measured)
+        overhear(strategy, "step", lambda _, t, *given: means.extend(given))
+        if strategy.init is not None:
+            overhear(strategy.init, "step", lambda _, federation, t, shared, mean: means.append(mean))
+        overhear(strategy.federation.gate, "release", lambda answer, *_: measured.append(answer))
         seen = []
         for step in strategy.plan:
             config = strategy.announcement(step)
@@ -232,61 +226,19 @@ class Stage:
         return {world: np.array([seen[world] for seen in played if world in seen]) for world in worlds}
 
 
-def settings(node: DictConfig) -> dict[str, Any]:
-    """The configured arguments of what was made of this node: to make it again thousands of times, unchecked."""
-    return {str(key): value for key, value in instantiate(node, _partial_=True).keywords.items()}
+def again(made: Any, node: DictConfig) -> Callable[..., Any]:
+    """Makes what was made from this configuration once more, thousands of times, without checking it every time."""
+    kind: Callable[..., Any] = type(made)
+    return partial(kind, **instantiate(node, _partial_=True).keywords)
 
 
-def overhear(owner: Any, method: str, heard: list[Array], arrays: Callable[..., Any]) -> None:
-    """Note the arrays that a method of this object is given."""
+def overhear(owner: Any, method: str, note: Callable[..., None]) -> None:
+    """Call note(answer, *arguments) after every call of this object's method."""
     call = getattr(owner, method)
 
     def noted(*given: Any, **more: Any) -> Any:
-        heard.extend(arrays(*given, **more))
-        return call(*given, **more)
-
-    setattr(owner, method, noted)
-
-
-def overhear_answer(owner: Any, method: str, heard: list[Array]) -> None:
-    """Note what a method of this object returns."""
-    call = getattr(owner, method)
-
-    def noted(*given: Any, **more: Any) -> Any:
-        heard.append(answer := call(*given, **more))
+        answer = call(*given, **more)
+        note(answer, *given)
         return answer
 
     setattr(owner, method, noted)
-
-
-_stage: Stage | None = None
-
-
-def _chunk(numbers: range) -> dict[str, Array]:
-    assert _stage is not None
-    return _stage.chunk(numbers)
-
-
-def observations(stage: Stage, repetitions: int, on_chunk: Callable[[int], None] = lambda done: None) -> dict[str, Array]:
-    """What all repetitions showed, by world: (repetitions, releases, 2), in the order of the repetitions.
-
-    Processes are forked, one a core, so that they audit the very objects of this process; elsewhere there is only one.
-    """
-    global _stage
-    _stage = stage
-    chunks = [range(first, min(first + CHUNK, repetitions)) for first in range(0, repetitions, CHUNK)]
-    cores = min(len(os.sched_getaffinity(0)), len(chunks)) if hasattr(os, "sched_getaffinity") else 1
-    parts: dict[str, list[Array]] = {}
-
-    def collect(results: Iterator[dict[str, Array]]) -> None:
-        for numbers, result in zip(chunks, results, strict=True):
-            for world, seen in result.items():
-                parts.setdefault(world, []).append(seen)
-            on_chunk(numbers.stop)
-
-    if cores > 1 and "fork" in multiprocessing.get_all_start_methods():
-        with ProcessPoolExecutor(cores, multiprocessing.get_context("fork")) as pool:
-            collect(pool.map(_chunk, chunks))
-    else:
-        collect(map(_chunk, chunks))
-    return {world: np.concatenate(seen) for world, seen in parts.items()}

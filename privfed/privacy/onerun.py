@@ -59,7 +59,7 @@ def one_run(experiment: Experiment, coins: Array) -> Array:
     scores, middle = np.zeros(len(coins)), np.zeros(len(coins))
     nodes = [LocalProxy(cid, None) for cid in experiment.nodes]  # type: ignore[arg-type]
     means: list[Array] = []
-    overhear(strategy, "step", means, lambda t, *given: given)
+    overhear(strategy, "step", lambda _, t, *given: means.extend(given))
     for step in strategy.plan:
         config, asked = strategy.announcement(step), federation.asked(strategy.groups, step.group)
         clips, main = np.frombuffer(config["clip"]), step.task == strategy.task and step.releases
