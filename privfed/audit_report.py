@@ -13,7 +13,7 @@ import numpy as np
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from privfed.charts import Series, line_chart
+from privfed.charts import Series, histogram_chart, line_chart
 from privfed.console import PatientConsole
 from privfed.experiment import Experiment
 from privfed.linalg import Array
@@ -23,6 +23,14 @@ from privfed.privacy.findings import COUNTED, GAUSSIAN, LIKELIHOOD, Findings
 
 Audit = dict[str, Any]
 METHODS = {GAUSSIAN: "Gaussian fit", COUNTED: "Clopper-Pearson"}
+NOTE = (
+    '<p class="soft">All releases of a run in one number: the log likelihood ratio of the two worlds, up to a constant. '
+    "Privacy is how much the two histograms overlap.</p>"
+)
+WORLDS = (
+    '<p class="soft">Worlds: the canary sends as much as it may in some direction (plus), the same in the opposite direction '
+    "(minus), or nothing at all (silent).</p>"
+)
 
 
 class Progress:
@@ -118,8 +126,10 @@ def effort(result: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Curves:
-    """The measured trade-off curve, and the claimed one on a grid of false positive rates."""
+    """A statistic's values in the two worlds, their trade-off curve, and the claimed one on a grid of false positive rates."""
 
+    ones: Array
+    zeros: Array
     measured: TradeOff
     grid: Array
     claimed: Array
@@ -128,10 +138,10 @@ class Curves:
 
 def curves_of(findings: Findings, audit: Audit) -> Curves:
     """What the picture shows: thresholds on the likelihood ratio."""
-    grid = np.unique(np.concatenate([np.geomspace(1e-6, 1, 120), np.linspace(0.001, 1, 120)]))
+    grid = np.unique(np.concatenate([[0.0], np.geomspace(1e-6, 1, 120), np.linspace(0.001, 1, 120)]))
     measured = measured_trade_off(findings.ones, findings.zeros, 1 - audit["confidence"])
     claimed = claimed_trade_off(audit["epsilon_claimed"], audit["delta"], audit.get("mu_claimed"), grid)
-    return Curves(measured, grid, claimed, audit["confidence"])
+    return Curves(findings.ones, findings.zeros, measured, grid, claimed, audit["confidence"])
 
 
 def audit_page(result: dict[str, Any], curves: Curves | None, config: str) -> str:
@@ -149,10 +159,11 @@ def audit_page(result: dict[str, Any], curves: Curves | None, config: str) -> st
     head = '<thead><tr><th>lower bound</th><th class="n">epsilon</th></tr></thead>'
     table = f'<div class="scroll wrap"><table>{head}<tbody>{rows}</tbody></table></div>'
     sentence = verdict(audit)
-    cards = [card("What was found", f"<p>{escape(sentence[0].upper() + sentence[1:])}.</p>{table}")]
+    words = f"<p>{escape(sentence[0].upper() + sentence[1:])}.</p>{table}{'' if curves is None else WORLDS}"
+    cards = [card("What was found", words, wide=True)]
     if curves is not None:
-        cards.insert(0, card("Telling the two worlds apart", _chart(curves, False) + _caption(curves, audit)))
-        cards.insert(1, card("The same on logarithmic scales", _chart(curves, True)))
+        cards.append(card("Telling the two worlds apart", _trade_off(curves) + _caption(curves, audit)))
+        cards.append(card("What an attacker sees", _values(curves) + NOTE))
     cards.append(details("Configuration", f"<pre>{escape(config)}</pre>"))
     where = f"{effort(result)}, {result['privacy']['noise']} noise, seed {result['seed']}"
     return whole_page(title, where, figures, cards, result["versions"])
@@ -167,18 +178,19 @@ def _caption(curves: Curves, audit: Audit) -> str:
     )
 
 
-def _chart(curves: Curves, log: bool) -> str:
+def _trade_off(curves: Curves) -> str:
     m = curves.measured
-    seen = m.fpr >= (1 / 4000 if log else 0)
-    least = max(float(m.fpr[seen].min(initial=1.0)), 1e-5) if log else 0.0
-    shown = curves.grid >= least
-    floor = max(float(np.min(m.fnr[m.fnr > 0], initial=1.0)), 1e-5) if log else 0.0
-
-    def points(values: Array) -> list[float]:
-        return np.maximum(values, floor).tolist()
-
     series = [
-        Series("measured", points(m.fnr[seen]), m.fpr[seen].tolist(), "c1", (points(m.low[seen]), points(m.high[seen]))),
-        Series("claimed", points(curves.claimed[shown]), curves.grid[shown].tolist(), "c2"),
+        Series("measured", m.fnr.tolist(), m.fpr.tolist(), "c1", (m.low.tolist(), m.high.tolist())),
+        Series("claimed", curves.claimed.tolist(), curves.grid.tolist(), "c2"),
     ]
-    return line_chart(series, "false positive rate", "false negative rate", log_y=log, log_x=log)
+    return line_chart(series, "false positive rate", "false negative rate")
+
+
+def _values(curves: Curves) -> str:
+    edges = np.histogram_bin_edges(np.concatenate([curves.ones, curves.zeros]), 40)
+    series = [
+        Series(name, np.histogram(values, edges)[0].tolist(), colour=colour)
+        for name, values, colour in (("one world", curves.ones, "c1"), ("the other", curves.zeros, "c2"))
+    ]
+    return histogram_chart(edges.tolist(), series, LIKELIHOOD, "runs", False)

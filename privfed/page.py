@@ -82,9 +82,9 @@ def whole_page(title: str, subtitle: str, figures: str, cards: Sequence[str], ve
     )
 
 
-def card(title: str, body: str) -> str:
-    """A box with a title."""
-    return f'<section class="card"><h2>{escape(title)}</h2>{body}</section>'
+def card(title: str, body: str, wide: bool = False) -> str:
+    """A box with a title, across the page if it is wide."""
+    return f'<section class="card{" wide" if wide else ""}"><h2>{escape(title)}</h2>{body}</section>'
 
 
 def details(title: str, body: str) -> str:
