@@ -150,13 +150,13 @@ def by_repetitions(experiment: Experiment, options: argparse.Namespace) -> tuple
     from privfed.privacy.findings import examine, likelihood_weights, summary
     from privfed.privacy.repetitions import observations
 
-    stage = Stage(experiment)
+    stage = Stage(experiment, options.repetitions)
     played = stage.play(experiment.strategy, PLUS)
     experiment.ledger.close()
     result = experiment.result({})
     weights = likelihood_weights(stage, played, experiment.ledger.releases)
     with Progress(experiment, options) as progress:
-        seen = observations(stage, options.repetitions, progress.done)
+        seen = observations(stage, progress.done)
     findings = examine(stage, seen, weights, result["privacy"], options.confidence)
     runs = sum(map(len, seen.values()))
     result["audit"] = summary(findings, result["privacy"], options.confidence, options.repetitions, runs)

@@ -9,7 +9,7 @@ So the worst case is played, and no client computes anything:
     u_t      a fixed direction a sum, in its first coordinates: where noise were used twice, the same coordinates would show it
 
 replace-one compares PLUS with MINUS, which are as far apart as two users can be, 2 clip. A user who keeps silent is a
-neighbour, too: a quarter of the repetitions also plays SILENT, and finds what depends on the number of replies. add-remove
+neighbour, too: some of the repetitions also play SILENT, and find what depends on the number of replies. add-remove
 compares PLUS with SILENT. In a step that selects, the canary gives the highest score to a few candidates and the lowest to the
 rest, or the other way round; the counts behind private clip norms are sums like any other.
 
@@ -53,7 +53,6 @@ LOUD = 100.0
 EXAMPLES = 10**6
 SPAN = 8
 """Directions lie in so many first coordinates."""
-SILENT_EVERY = 4
 CANARY, OTHERS = "canary", "others"
 
 
@@ -118,8 +117,11 @@ class SharedDraws:
 class Stage:
     """Plays repetitions of one configured experiment, which was made with `population`."""
 
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, repetitions: int) -> None:
         self.experiment, cfg = experiment, experiment.cfg
+        self.repetitions = repetitions
+        self.silent_every = max(1, min(10, repetitions // 300))
+        """Where both other worlds are played, every so many repetitions the canary is also silent."""
         self._strategy = again(experiment.strategy, cfg.algo.strategy)
         self._init = again(experiment.federation.init, cfg.init.strategy)
         self._nodes = {cid: LocalProxy(cid, None) for cid in experiment.nodes}  # type: ignore[arg-type]
@@ -208,7 +210,7 @@ class Stage:
         cfg, experiment = self.experiment.cfg, self.experiment
         seed = int(generator(cfg.seed, "audit", number).integers(2**62))
         source = SharedDraws(noise_source(cfg.privacy.noise, seed, experiment.simulated))
-        worlds = self.worlds if self.add_remove or number % SILENT_EVERY else (*self.worlds, SILENT)
+        worlds = self.worlds if self.add_remove or number % self.silent_every else (*self.worlds, SILENT)
         seen = {}
         for world in worlds:
             source.rewind()

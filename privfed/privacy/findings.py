@@ -11,7 +11,7 @@ import numpy as np
 from privfed.linalg import Array
 from privfed.privacy.accounting import GaussianRelease, Release, gaussian_mu
 from privfed.privacy.audit import discriminant, epsilon_of, gaussian_fit, threshold_bound
-from privfed.privacy.canary import MINUS, PLUS, SILENT, SILENT_EVERY, Stage
+from privfed.privacy.canary import MINUS, PLUS, SILENT, Stage
 from privfed.privacy.ledger import ADD_REMOVE, SENSITIVITY
 
 GAUSSIAN, COUNTED = "gaussian-fit", "clopper-pearson"
@@ -83,7 +83,7 @@ def examine(stage: Stage, seen: dict[str, Array], weights: Array, privacy: dict[
     ones, zeros = (seen[world][:, :, 0] @ weights for world in (PLUS, other))
     pairs = [(seen[PLUS], seen[other], other)]
     if other is not SILENT:
-        pairs.append((seen[PLUS][::SILENT_EVERY], seen[SILENT], SILENT))
+        pairs.append((seen[PLUS][:: stage.silent_every], seen[SILENT], SILENT))
     rest = alpha / 2 / (1 + 2 * len(pairs))
 
     def fitted(a: Array, b: Array, statistic: str, worlds: str, error: float) -> Bound:
