@@ -37,8 +37,8 @@ examples:
   python -m privfed.audit --one-run --canaries 1000 eps=8        many hostile users in one single run
 
 Settings are those of privfed.run; data.n, data.d, data.d1 and data.d2 are small unless given: privacy does not depend on
-them. A repetition is one whole run with each of the canary's messages, with noise of its own. Written into `out`:
-result.json, audit.html, ledger.jsonl (of one run), config.yaml.
+them. All is played in this process and its forks, whatever the runtime. A repetition is one whole run with each of the
+canary's messages, with noise of its own. Written into `out`: result.json, audit.html, ledger.jsonl (of one run), config.yaml.
 
 exit codes: 0 consistent; 4 the claim is refuted; 2 bad configuration; 3 privacy budget refused; 1 anything else
 """
@@ -186,6 +186,7 @@ def finish(folder: Path, experiment: Experiment, result: dict[str, Any], curves:
     from privfed.files import write_atomically
     from privfed.report import finite, write_result
 
+    result["runtime"] = "inprocess"  # the server's side alone is played, without any network
     result["time"]["total_s"] = time.perf_counter() - experiment.started
     result = finite(result)
     write_atomically(folder / "audit.html", audit_page(result, curves, OmegaConf.to_yaml(experiment.cfg)).encode())

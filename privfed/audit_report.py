@@ -109,7 +109,7 @@ def show_summary(result: dict[str, Any], folder: Path) -> None:
     for name, value in rows:
         console.print(f"  {name:<{width}}  {value}", soft_wrap=True)
     if "mu_claimed" in audit:
-        console.print(f"mu {audit['mu_claimed']:.4f} claimed, {audit['mu']:.4f} measured, at least {audit['mu_lower']:.4f}")
+        console.print(f"mu {audit['mu_claimed']:.4g} claimed, {audit['mu']:.4g} measured, at least {audit['mu_lower']:.4g}")
     sentence = verdict(audit)
     console.print(sentence[0].upper() + sentence[1:] + ".")
     console.print(f"{effort(result)}, {result['time']['total_s']:.1f} s in all.")

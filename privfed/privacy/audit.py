@@ -201,4 +201,4 @@ def _normality(x: Array, sd: float) -> float:
     """p-value of D'Agostino and Pearson's test; values that hardly vary beside the distance of the worlds pass."""
     if float(x.std()) <= 1e-6 * sd or np.ptp(x) <= 1e-9 * float(np.abs(x).max()):
         return 1.0
-    return float(stats.normaltest(x).pvalue)
+    return float(stats.normaltest((x - x.mean()) / x.std()).pvalue)
