@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from privfed.privacy import audit
-from privfed.privacy.accounting import gaussian_epsilon, gaussian_mu
+from privfed.privacy.accounting import GaussianRelease, gaussian_epsilon, gaussian_mu
 from privfed.privacy.audit import (
     claimed_trade_off,
     discriminant,
@@ -22,6 +23,8 @@ from privfed.privacy.audit import (
     proportion_upper,
     threshold_bound,
 )
+from privfed.privacy.findings import examine
+from privfed.privacy.ledger import Budget
 
 
 def gaussian_worlds(rng, n, mu, rho):
@@ -149,3 +152,20 @@ def test_measured_and_claimed_trade_off_curves_agree():
 def test_the_pure_trade_off_curve_is_that_of_randomised_response():
     q = 1 / (1 + math.exp(-1.0))
     np.testing.assert_allclose(claimed_trade_off(1.0, 0.0, None, np.array([0.0, 1 - q, 1.0])), [1.0, 1 - q, 0.0], atol=1e-12)
+
+
+def test_a_true_claim_is_refuted_no_more_often_than_the_whole_verdict_allows():
+    """Four Gaussian releases as the ledger says, a silent world halfway, and as much noise beside the directions."""
+    release = GaussianRelease("x", 1, 4, clip=1.0, sensitivity=2.0, std=5.0)
+    experiment = SimpleNamespace(budget=Budget(1.0, 1e-6), ledger=SimpleNamespace(releases=[release] * 4))
+    stage = SimpleNamespace(experiment=experiment, silent_every=1)
+    mu = math.hypot(*[release.mu] * 4)
+    privacy = {"epsilon": gaussian_epsilon(mu, 1e-6), "delta": 1e-6}
+    rng, trials, confidence, found = np.random.default_rng(11), 150, 0.9, []
+    for _ in range(trials):
+        along, beside = 5 * rng.standard_normal((200, 4)), 25 * rng.chisquare(3, (200, 4))
+        worlds = {"plus": 1.0, "minus": -1.0, "silent": 0.0}
+        seen = {world: np.stack([along + shift, beside], axis=2) for world, shift in worlds.items()}
+        found.append(examine(stage, seen, np.ones(4), privacy, confidence).epsilon_lower)
+    refuted = np.mean(np.array(found) > privacy["epsilon"])
+    assert refuted <= 0.1 + 3 * math.sqrt(0.1 * 0.9 / trials) and np.median(found) > 0.85 * privacy["epsilon"]
