@@ -24,8 +24,8 @@ swapped. The best threshold and direction come from the first half; on the secon
 from above, each with half the error probability: eps >= log((P_1 - delta) / P_0). It assumes nothing, and N repetitions
 cannot show more than about log(N / 20) at a confidence of 99.9%.
 
-One run (Steinke, Nasr, Jagielski: Privacy auditing with one (1) training run, 2023, Theorem 5.2). m users are each in one of
-two states by a fair coin; of r guesses, v or more are right under (eps, delta)-privacy with a probability of at most
+One run (Steinke, Nasr, Jagielski: Privacy auditing with one (1) training run, 2023, their main theorem). m users are each in
+one of two states by a fair coin; of r guesses, v or more are right under (eps, delta)-privacy with a probability of at most
 
     P[B >= v] + 2 m delta max_i P[v > B >= v - i] / i,        B ~ Binomial(r, e^eps / (1 + e^eps)).
 """
