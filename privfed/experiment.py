@@ -119,7 +119,7 @@ class Experiment:
             if name.startswith("histogram_")
         }
         scale = self.data.scale if histograms else None
-        return Outcome(self._result(), self._model(), self.rows, histograms, scale)
+        return Outcome(self.result(self._metrics()), self._model(), self.rows, histograms, scale)
 
     def _validation(self) -> Callable[[list[Array]], dict[str, float]]:
         """Error on fresh users of the same population: public, so it may be shown after every step."""
@@ -134,7 +134,8 @@ class Experiment:
 
         return validate
 
-    def _result(self) -> dict[str, Any]:
+    def result(self, metrics: dict[str, float]) -> dict[str, Any]:
+        """What result.json says of the steps taken so far, with these metrics."""
         cfg, n = self.cfg, self.data.n
         rounds = [row for row in self.rows if row["task"] == self.strategy.task and row["round"] > 0]
         rounds_s = sum(row["seconds"] for row in rounds)
@@ -150,7 +151,7 @@ class Experiment:
             "n_users": n,
             "n_nodes": len(self.nodes),
             "rounds": len(rounds),
-            "metrics": self._metrics(),
+            "metrics": metrics,
             **({"notes": notes} if notes else {}),
             **({} if self.data.personal else {"heads": False}),
             "privacy": {

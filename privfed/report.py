@@ -25,7 +25,8 @@ COLUMNS = (
 
 
 FILES = (
-    "ledger.jsonl", checkpoint.FILE, "config.yaml", "roster.json", "rounds.csv", "model.npz", "report.html", "result.json",
+    "ledger.jsonl", "roster.json", checkpoint.FILE, "config.yaml", "rounds.csv", "model.npz", "report.html", "audit.html",
+    "result.json",
 )  # fmt: skip
 
 
@@ -64,8 +65,13 @@ def write_run(folder: Path, cfg: DictConfig, outcome: Outcome) -> None:
     write_atomically(folder / "model.npz", model.getvalue())
     page = report_page(result, outcome.rows, outcome.histograms, outcome.scale, OmegaConf.to_yaml(cfg))
     write_atomically(folder / "report.html", page.encode())
-    write_atomically(folder / "result.json", (json.dumps(result, indent=2, allow_nan=False) + "\n").encode())
+    write_result(folder, result)
     (folder / checkpoint.FILE).unlink(missing_ok=True)
+
+
+def write_result(folder: Path, result: dict[str, Any]) -> None:
+    """result.json, of numbers that were found finite."""
+    write_atomically(folder / "result.json", (json.dumps(result, indent=2, allow_nan=False) + "\n").encode())
 
 
 def finite(value: Any, path: str = "result") -> Any:

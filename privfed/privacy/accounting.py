@@ -20,6 +20,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar, Protocol
 
 from scipy.special import log_ndtr
@@ -117,6 +118,7 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
     return math.exp(log_a) * -math.expm1(min(log_b - log_a, 0.0))
 
 
+@lru_cache(maxsize=4096)  # asked for after every release, and again in every repetition of an audit
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """The exact epsilon of a mu-Gaussian release at delta."""
     if math.isinf(mu) or (delta == 0 and mu > 0):
