@@ -53,10 +53,10 @@ class Report:
     """The same where the node of a single user lies."""
     findings: list[Finding] = field(default_factory=list)
 
-    def found(self, claim: str, words: str) -> None:
-        """Note a finding, once."""
-        if Finding(claim, words) not in self.findings:
-            self.findings.append(Finding(claim, words))
+    def found(self, claim: str, words: str, example: str = "") -> None:
+        """Note a finding, once, with the first example of it."""
+        if not any(finding.claim == claim and finding.words.startswith(words) for finding in self.findings):
+            self.findings.append(Finding(claim, f"{words} ({example})" if example else words))
 
 
 def replay(cfg: DictConfig, tries: int = 150) -> Report:
@@ -83,7 +83,7 @@ def replay(cfg: DictConfig, tries: int = 150) -> Report:
             compare(one, other, theatre.gate.source.repeatable, largest)
         for name, (ratio, who) in largest.items():
             if not ratio <= 1.0 + ROUNDING and not theatre.guarantee.startswith("under"):
-                report.found("sensitivity", f"neighbours move {name} by {ratio:.4g} times what the ledger claims ({who})")
+                report.found("sensitivity", f"neighbours move {name} by {ratio:.4g} times what the ledger claims", who)
     return report
 
 
@@ -108,22 +108,20 @@ def check_run(base: Transcript, guise: Guise, seen: Transcript, report: Report) 
     """With the released values given, nothing public tells the guise from the user."""
     who = f"user {guise.name!r}" if guise.honest else f"node {guise.name!r}"
     if seen.stopped:
-        report.found("bypass", f"the run stops with {who} ({seen.stopped})")
+        report.found("bypass", "the run stops on some users' data", f"{who}: {seen.stopped}")
     for failure in seen.failures:
-        report.found("bypass", f"a user's data make a node fail, and all its users with it ({who}: {failure})")
-    for what in differences(base, seen, guise.honest):
-        if seen.stopped and what.startswith("how many"):
-            continue
-        why = "depends on who answers, as with a divisor that counts replies" if not guise.honest else "depends on data"
-        report.found("bypass", f"{what} {why}, though all releases are the same ({who})")
+        report.found("bypass", "a user's data make its node fail, and all users there with it", f"{who}: {failure}")
+    for what in () if seen.stopped else differences(base, seen, guise.honest):
+        why = "depends on data" if guise.honest else "depends on who answers, as a divisor that counts replies would"
+        report.found("bypass", f"{what} {why}, though all releases are the same", who)
     groups = set()
     for mine, theirs in zip(base.calls, seen.calls, strict=False):
         if mine.total.shape != theirs.total.shape:
-            report.found("bypass", f"the size of {mine.name} depends on data ({who})")
+            report.found("bypass", f"the size of {mine.name} depends on data", who)
         elif mine.entry is not None and mine.entry.group is not None and not np.array_equal(mine.total, theirs.total):
             groups.add(mine.entry.group)
     if len(groups) > 1:
-        report.found("ledger", f"groups {sorted(groups)} are charged as disjoint, but one user is in each of them ({who})")
+        report.found("ledger", f"groups {sorted(groups)} are charged as disjoint, but one user is in each of them", who)
 
 
 Named = tuple[str, Transcript]
@@ -162,7 +160,7 @@ def honest_guises(theatre: Theatre, base: Transcript, tries: int) -> Iterator[Gu
     data, relation = theatre.experiment.data, theatre.gate.ledger.budget.neighbouring
     users = theatre.roster.nodes[COHORT]
     cohort = data.cohort(users.start, users.stop)
-    own: User = (cohort.X[PLACE], cohort.y[PLACE])
+    own: User = (cohort.X[PLACE].astype(np.float64), cohort.y[PLACE].astype(np.float64))
 
     def guise(name: str, user: User, family: str = "") -> Guise:
         return Guise(name, family=family, cohort=lambda cohort: with_data(cohort, PLACE, *user))
@@ -203,6 +201,8 @@ def lying_guises() -> Iterator[Guise]:
     yield Guise("silent", SINGLE, reply=lambda honest: None, absent=True, honest=False)
     yield lie("sends 1e30", lambda array: np.full(array.shape, 1e30))
     yield lie("sends -1e300", lambda array: np.full(array.shape, -1e300))
+    yield lie("is all for the first number", lambda array: 1e30 * (np.arange(array.size) == 0).reshape(array.shape))
+    yield lie("is all against the first number", lambda array: 1e30 * (np.arange(array.size) > 0).reshape(array.shape))
     yield lie("sends NaN", lambda array: np.full(array.shape, np.nan))
     yield lie("sends another shape", lambda array: np.full(array.size + 1, 1e30))
     yield lie("sends half precision", lambda array: np.full(array.shape, 6e4, dtype=np.float16))

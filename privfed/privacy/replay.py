@@ -8,6 +8,7 @@ come through the gate.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -65,7 +66,8 @@ class Recorder:
     def _heard(self, gate: NoiseGate, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(name: str, total: Array, *, round: int, **terms: Any) -> Any:
             entered, written = np.array(total), len(gate.ledger.releases)
-            made = method(name, total, round=round, **terms)
+            with np.errstate(all="ignore"):  # a total that is far too large is to be told, not to stop the run
+                made = method(name, total, round=round, **terms)
             entry = gate.ledger.releases[written] if len(gate.ledger.releases) == written + 1 else None
             out = made if self.script is None else self._scripted(name, round)
             self.transcript.calls.append(
@@ -146,10 +148,14 @@ class Theatre:
         if not isinstance(n, int) or n < LEAST:
             raise ConfigError.of("data.n", n, f"a replay needs at least {LEAST} simulated users")
         self.cfg, self.roster = cfg, roster_for(n)
-        self.experiment = self._staged()
+        self.experiment = Experiment(cfg, self.roster)
+        federation = self.experiment.federation
+        federation.strict, federation.personal, federation.publish = False, False, True
+        # Errors on fresh public users follow from the shared parameters, which are compared themselves.
+        self.experiment._validation = lambda: lambda shared: {}  # type: ignore[method-assign]
         if not self.experiment.data.simulated:
             raise ConfigError("data: a replay changes users' data, so it needs simulated ones, as data=synthetic has them")
-        self.gate: NoiseGate = self.experiment.federation.gate
+        self.gate: NoiseGate = federation.gate
         self.guarantee: str = self.experiment.strategy.guarantee or cfg.algo.guarantee
         factory = self.experiment.factory
         self._client = resolved(factory.client)
@@ -161,7 +167,7 @@ class Theatre:
 
     def play(self, guise: Guise | None = None, script: list[Call] | None = None) -> Transcript:
         """One run, with one user in a guise and the gate's output as scripted; both may be left out."""
-        experiment, seen = self._staged(), Transcript()
+        experiment, seen = self._fresh(), Transcript()
         strategy = experiment.strategy
         seen.planned = [(name, step.round) for step in strategy.plan for name, _ in strategy.costs(step)]
         experiment.runtime = Watched(seen, self.serving, guise)
@@ -185,13 +191,11 @@ class Theatre:
         }
         return seen
 
-    def _staged(self) -> Experiment:
-        experiment = Experiment(self.cfg, self.roster)
-        federation = experiment.federation
-        federation.strict, federation.personal, federation.publish = False, False, True
-        # Errors on fresh public users follow from the shared parameters, which are compared themselves.
-        experiment._validation = lambda: lambda shared: {}  # type: ignore[method-assign]
-        return experiment
+    def _fresh(self) -> Experiment:
+        """The experiment as it was made: strategy, gate and ledger are copies, settings and data are shared."""
+        made = self.experiment
+        shared = {id(part): part for part in (made.cfg, made.factory, made.data, made.roster, made.runtime)}
+        return copy.deepcopy(made, shared)
 
 
 def resolved(node: Settings) -> Callable[..., Any]:
