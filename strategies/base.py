@@ -16,7 +16,7 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
-from privfed.errors import PrivfedError
+from privfed.errors import PrivfedError, RefutedError
 from privfed.federation import Federation
 from privfed.linalg import Array
 from privfed.privacy.accounting import GaussianRelease, Release
@@ -122,7 +122,7 @@ class PrivateStrategy(Algorithm, Strategy):
     def _charged(self, step: Step, releases: Sequence[Release]) -> Release | None:
         """The first of the releases that a step made; one that made none has taken what was not paid for."""
         if not releases:
-            raise PrivfedError(f"step {self.done + 1} ({step.task}) used users' data without a release in the ledger; stopped")
+            raise RefutedError(f"step {self.done + 1} ({step.task}) used users' data without a release in the ledger; stopped")
         return releases[0]
 
     def _measure(self, step: Step, counts: dict[str, Array], n: int) -> None:
