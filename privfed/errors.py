@@ -32,7 +32,7 @@ class BudgetError(PrivfedError):
 
 
 class RefutedError(PrivfedError):
-    """An audit found that a privacy claim does not hold."""
+    """A privacy claim was put to the test and does not hold."""
 
     exit_code = 4
 

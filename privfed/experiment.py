@@ -7,6 +7,7 @@ import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
@@ -14,7 +15,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from privfed import __version__, checkpoint
+from privfed import checkpoint
 from privfed.data.cohort import Cohort
 from privfed.errors import ConfigError, check_whole
 from privfed.federation import Federation, PrivacySettings
@@ -171,8 +172,7 @@ class Experiment:
                 **({"user_rounds_per_s": sum(row["users"] for row in rounds) / rounds_s} if rounds else {}),
             },
             "peak_rss_mb": peak_rss_mb(),
-            "versions": {"python": python_version(), "privfed": __version__}
-            | {name: version(name) for name in ("flwr", "numpy", "scipy", "hydra-core")},
+            "versions": versions(),
         }
 
     def _absences(self) -> list[str]:
@@ -203,6 +203,13 @@ class Experiment:
     def _model(self) -> dict[str, Array]:
         """The published model by name; empty before there is one."""
         return dict(zip(self.strategy.names, self.strategy.shared, strict=False)) if self.strategy.started else {}
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Of Python and the packages that decide what a run computes."""
+    packages = ("flwr", "numpy", "scipy", "hydra-core")
+    return {"python": python_version(), "privfed": __version__, **{name: version(name) for name in packages}}
 
 
 def peak_rss_mb() -> float:

@@ -46,14 +46,21 @@ class Dense:
 
     values: Array
 
+    def __post_init__(self) -> None:
+        # A norm of numbers in half or single precision may be off by more than the slack.
+        object.__setattr__(self, "values", np.asarray(self.values, dtype=np.float64))
+
     def norms(self) -> Array:
         """Norm of each user's part (B,)."""
-        flat = self.values.reshape(len(self.values), -1)
+        flat = self._rows()
         return np.sqrt(np.vecdot(flat, flat))
+
+    def _rows(self) -> Array:
+        return self.values.reshape(len(self.values), math.prod(self.values.shape[1:]))
 
     def clipped(self, clip: float) -> tuple[Array, Array]:
         """See :class:`Contributions`."""
-        flat, norms = self.values.reshape(len(self.values), -1), self.norms()
+        flat, norms = self._rows(), self.norms()
         finite = np.isfinite(norms)
         if not finite.all():
             flat, norms = np.where(finite[:, None], flat, 0.0), np.where(finite, norms, 0.0)
@@ -80,12 +87,12 @@ class Scores:
 
     def clipped(self, clip: float) -> tuple[Array, Array]:
         """Sum over users of the scores in units of 1/clip, rounded down, and the users' largest ones."""
-        units = np.floor(np.clip(np.nan_to_num(self.values), 0.0, 1.0) * clip)
+        units = np.floor(np.clip(np.nan_to_num(np.asarray(self.values, dtype=np.float64)), 0.0, 1.0) * clip)
         return np.sum(units, axis=0), np.max(units, axis=1, initial=0.0)
 
 
 def norm(x: Array) -> float:
-    """Euclidean norm of all entries, without overflow; NaN or infinite exactly when x is not finite."""
+    """Euclidean norm of all entries, infinite only where it is too large for a number; NaN or infinite if x is not finite."""
     square = float(np.vdot(x, x))
     if 1e-250 < square < 1e250:  # nearly always; what underflows beside it does not matter
         return math.sqrt(square)
@@ -96,14 +103,20 @@ def norm(x: Array) -> float:
 
 
 def clip(x: Array, bound: float) -> Array:
-    """x scaled down to norm at most bound; what users have clipped already, slack included, passes unchanged."""
+    """x scaled down to norm at most bound; what users have clipped already, slack included, passes unchanged.
+
+    What is not finite, or has no finite norm, counts as zero.
+    """
+    x = np.asarray(x, dtype=np.float64)
     size = norm(x)
+    if not math.isfinite(size):
+        return np.zeros_like(x)
     return x if size <= bound else (x / size) * (bound * SLACK)
 
 
 def clamp(x: Array, bound: float) -> Array:
-    """x with every entry a whole number between 0 and bound: what a sum of scores can be."""
-    return np.floor(np.clip(x, 0.0, bound))
+    """x with every entry a whole number between 0 and bound: what a sum of scores can be. NaN counts as zero."""
+    return np.floor(np.clip(np.nan_to_num(np.asarray(x, dtype=np.float64)), 0.0, bound))
 
 
 class NoiseGate:

@@ -64,6 +64,44 @@ def test_an_algorithm_from_outside_gets_privacy_ledger_and_report(command, own_a
     assert "dist" not in results[0]["metrics"]
 
 
+def replayed(folder):
+    line = ["--config-dir", "mine", "algo=shared_model", "rounds=2", "data.d=5", "data.m=6", "--tries", "60"]
+    return subprocess.run(
+        [sys.executable, "-m", "privfed.replay", *line], cwd=folder, capture_output=True, text=True, timeout=300
+    )
+
+
+LEAKS = {
+    "without a release in the ledger": """
+    def release(self, step, sums, users):
+        return [sums[step.task] / users]
+""",
+    "depends on data, though all releases are the same": """
+    def release(self, step, sums, users):
+        self.exact = sums[step.task] / users
+        return super().release(step, sums, users)
+
+    def step(self, t, mean):
+        self.shared = [self.shared[0] - self.eta * self.exact]
+""",
+}
+"""What a replay says, and the methods of a strategy that make it say so."""
+
+
+def test_an_algorithm_from_outside_is_replayed(own_algorithm):
+    done = replayed(own_algorithm)
+    assert done.returncode == 0 and "Nothing was found" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("words", LEAKS)
+def test_a_leak_in_an_algorithm_from_outside_is_found(own_algorithm, words):
+    path = own_algorithm / "mine/shared_model.py"
+    strategy, client, rest = path.read_text().partition("\n\nclass SharedModelClient")
+    path.write_text(strategy + LEAKS[words] + client + rest)
+    done = replayed(own_algorithm)
+    assert done.returncode == 4 and words in done.stdout + done.stderr, done.stderr
+
+
 def test_python_example(tmp_path):
     code = next(text for text in blocks("python") if "Experiment" in text)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)

@@ -120,7 +120,7 @@ def test_rounding_to_the_grid_stays_within_the_sensitivity(total, seed):
 
 
 @given(arrays.arrays(np.float64, st.integers(0, 6), elements=st.floats(-1e308, 1e308)), st.floats(1e-300, 1e300))
-def test_clip_never_exceeds_the_bound_and_leaves_the_rest_alone(x, bound):
+def test_clip_leaves_alone_what_is_below_the_bound(x, bound):
     clipped = clip(x, bound)
     assert norm(clipped) <= bound
     if norm(x) < bound * (1 - 1e-9):
