@@ -15,7 +15,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from privfed import checkpoint
+from privfed import __version__, checkpoint
 from privfed.data.cohort import Cohort
 from privfed.errors import ConfigError, check_whole
 from privfed.federation import Federation, PrivacySettings
@@ -97,6 +97,7 @@ class Experiment:
         """
 
         def record(row: dict[str, Any]) -> None:
+            row["seconds"] = self._told(row["seconds"])
             self.rows.append(row)
             if folder is not None:
                 checkpoint.save(folder, self.strategy, self.rows)
@@ -166,14 +167,18 @@ class Experiment:
                 "epsilon_by_neighbouring": cost,
             },
             "time": {
-                "total_s": time.perf_counter() - self.started,
-                "setup_s": self.federation.ready - self.started,
+                "total_s": self._told(time.perf_counter() - self.started),
+                "setup_s": self._told(self.federation.ready - self.started),
                 "rounds_s": rounds_s,
-                **({"user_rounds_per_s": sum(row["users"] for row in rounds) / rounds_s} if rounds else {}),
+                **({"user_rounds_per_s": sum(row["users"] for row in rounds) / rounds_s} if rounds and self.simulated else {}),
             },
             "peak_rss_mb": peak_rss_mb(),
             "versions": versions(),
         }
+
+    def _told(self, seconds: float) -> float:
+        """A time as it is written down: how long real users' data take is not to be read off, so whole seconds for them."""
+        return seconds if self.simulated else float(math.ceil(seconds))
 
     def _absences(self) -> list[str]:
         """Whether everybody was there, as a count."""
