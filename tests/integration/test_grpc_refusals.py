@@ -16,7 +16,6 @@ from privfed.config import compose
 from privfed.nodes import NodeFactory
 from privfed.roster import Member, Roster, new_token
 from privfed.runtimes.door import Door
-from privfed.runtimes.grpc import Grpc
 from privfed.runtimes.wire import Certificates, listening
 
 CSV = "a,b,c,target\n" + "1,2,3,4\n" * 5
@@ -36,8 +35,7 @@ def door(certificates=None):
     """A server's door in this process, for alice with data of three features; its port."""
     factory = NodeFactory.of(compose(["data=remote", "data.d=3", "data.n=1"]))
     roster = Roster([Member("alice", 1, new_token())])
-    runtime = Grpc("grpc", 1, "127.0.0.1:0", 60, 60, 60, 0.5)
-    opened = Door(roster, welcome=lambda node: runtime._welcome(factory, roster, node))
+    opened = Door(roster, welcome=lambda node: factory.welcome(roster.nodes[node]))
     with listening(opened, "127.0.0.1:0", certificates, 1 << 20, 8) as port:
         yield port, roster.members["alice"].token
 
