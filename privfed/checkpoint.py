@@ -32,6 +32,7 @@ def save(folder: Path, strategy: Any, rows: list[dict[str, Any]]) -> None:
         "clips": strategy.clips,
         "notes": [] if strategy.init is None else list(strategy.init.notes),
         "releases": len(strategy.federation.gate.ledger.releases),
+        "chain": strategy.federation.gate.ledger.chain,
         "rows": rows,
     }
     content = io.BytesIO()
@@ -41,7 +42,7 @@ def save(folder: Path, strategy: Any, rows: list[dict[str, Any]]) -> None:
 
 def restore(folder: Path, strategy: Any) -> list[dict[str, Any]]:
     """Put a freshly made strategy where the interrupted run was, and reopen its ledger. Returns the rows so far."""
-    ledger, rows, releases = strategy.federation.gate.ledger, [], 0
+    ledger, rows, releases, chain = strategy.federation.gate.ledger, [], 0, ""
     if (folder / FILE).exists():
         try:
             with np.load(folder / FILE) as file:
@@ -54,8 +55,8 @@ def restore(folder: Path, strategy: Any) -> list[dict[str, Any]]:
         strategy.done, strategy.started, strategy.clips = facts["done"], facts["started"], facts["clips"]
         if strategy.init is not None:
             strategy.init.notes = tuple(facts["notes"])
-        rows, releases = facts["rows"], facts["releases"]
-    unknown = ledger.reopen(folder / "ledger.jsonl", releases)
+        rows, releases, chain = facts["rows"], facts["releases"], facts["chain"]
+    unknown = ledger.reopen(folder / "ledger.jsonl", releases, chain)
     if unknown and strategy.federation.gate.source.repeatable:
         ledger.expect(unknown)
     elif unknown:

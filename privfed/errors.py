@@ -31,6 +31,12 @@ class BudgetError(PrivfedError):
     exit_code = 3
 
 
+class RefutedError(PrivfedError):
+    """A privacy claim was put to the test and does not hold."""
+
+    exit_code = 4
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint such as ``did you mean 'fedrep'? known: fedrep, oracle``."""
     known = sorted(known)

@@ -57,7 +57,7 @@ def guarantee_in_words(result: Row) -> str:
     if privacy["noise"] == "seeded":
         words += (
             " The noise of this run is seeded and can be repeated by anyone who knows the seed: it is a simulation. For real "
-            "data use privacy.noise=secure."
+            "data use privacy.noise=discrete."
         )
     return words
 

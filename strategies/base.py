@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,10 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
-from privfed.errors import PrivfedError
+from privfed.errors import PrivfedError, RefutedError
 from privfed.federation import Federation
 from privfed.linalg import Array
-from privfed.privacy.accounting import GaussianRelease
+from privfed.privacy.accounting import GaussianRelease, Release
 from privfed.privacy.quantile import MEASURES
 from strategies.algorithm import Algorithm, Clip
 from strategies.plan import Step
@@ -104,7 +104,7 @@ class PrivateStrategy(Algorithm, Strategy):
         if step.releases:
             made = len(ledger.releases)
             self._update(step, dict(zip(parts, totals, strict=False)), n)
-            first = ledger.releases[made]
+            first = self._charged(step, ledger.releases[made:])
             row |= {"clip": first.clip, "noise_std": first.std / n} if isinstance(first, GaussianRelease) else {}
         if measure is not None:
             self._measure(step, dict(zip(parts, totals[-len(parts) :], strict=True)), n)
@@ -121,6 +121,12 @@ class PrivateStrategy(Algorithm, Strategy):
         mean = self.init.release(self.federation, step, sums[step.task], float(self.clips[step.task]), n)
         self.shared = self.init.step(self.federation, step.round, self.shared, mean)
         self.started = step.round == self.init.rounds
+
+    def _charged(self, step: Step, releases: Sequence[Release]) -> Release | None:
+        """The first of the releases that a step made; one that made none has taken what was not paid for."""
+        if not releases:
+            raise RefutedError(f"step {self.done + 1} ({step.task}) used users' data without a release in the ledger; stopped")
+        return releases[0]
 
     def _measure(self, step: Step, counts: dict[str, Array], n: int) -> None:
         """The next clip norms, from the released counts of contribution norms."""

@@ -160,7 +160,7 @@ def test_real_users_keep_their_heads_and_need_a_roster(tmp_path):
         app.conduct(grid, run)
     folder = app.conduct(grid, run | {"roster": str(tmp_path / "roster.json")})
     result = json.loads((folder / "result.json").read_text())
-    assert result["privacy"]["noise"] == "secure" and result["metrics"] == {}
+    assert result["privacy"]["noise"] == "discrete" and result["metrics"] == {}
     for name in roster.members:
         (head,) = (tmp_path / f"heads-{name}").iterdir()
         assert head.name == f"{name}.npz" and head.stat().st_mode & 0o077 == 0

@@ -78,8 +78,8 @@ class Cohort:
         for start in range(0, len(self) if users is None else len(users), size):
             part = slice(start, start + size) if users is None else users[start : start + size]
             truth = None if self.truth is None else self.truth[part]
-            X = np.ascontiguousarray(self.X[part][:, examples], dtype=np.float64)
-            yield Cohort(self.ids[part], X, self.y[part][:, examples], truth)
+            X, y = (np.ascontiguousarray(array[part][:, examples], dtype=np.float64) for array in (self.X, self.y))
+            yield Cohort(self.ids[part], X, y, truth)
 
 
 def spread(n: int, nodes: int) -> list[range]:

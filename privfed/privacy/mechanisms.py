@@ -46,14 +46,21 @@ class Dense:
 
     values: Array
 
+    def __post_init__(self) -> None:
+        # A norm of numbers in half or single precision may be off by more than the slack.
+        object.__setattr__(self, "values", np.asarray(self.values, dtype=np.float64))
+
     def norms(self) -> Array:
         """Norm of each user's part (B,)."""
-        flat = self.values.reshape(len(self.values), -1)
+        flat = self._rows()
         return np.sqrt(np.vecdot(flat, flat))
+
+    def _rows(self) -> Array:
+        return self.values.reshape(len(self.values), math.prod(self.values.shape[1:]))
 
     def clipped(self, clip: float) -> tuple[Array, Array]:
         """See :class:`Contributions`."""
-        flat, norms = self.values.reshape(len(self.values), -1), self.norms()
+        flat, norms = self._rows(), self.norms()
         finite = np.isfinite(norms)
         if not finite.all():
             flat, norms = np.where(finite[:, None], flat, 0.0), np.where(finite, norms, 0.0)
@@ -80,12 +87,15 @@ class Scores:
 
     def clipped(self, clip: float) -> tuple[Array, Array]:
         """Sum over users of the scores in units of 1/clip, rounded down, and the users' largest ones."""
-        units = np.floor(np.clip(np.nan_to_num(self.values), 0.0, 1.0) * clip)
+        units = np.floor(np.clip(np.nan_to_num(np.asarray(self.values, dtype=np.float64)), 0.0, 1.0) * clip)
         return np.sum(units, axis=0), np.max(units, axis=1, initial=0.0)
 
 
 def norm(x: Array) -> float:
-    """Euclidean norm of all entries, without overflow; NaN or infinite exactly when x is not finite."""
+    """Euclidean norm of all entries, infinite only where it is too large for a number; NaN or infinite if x is not finite."""
+    square = float(np.vdot(x, x))
+    if 1e-250 < square < 1e250:  # nearly always; what underflows beside it does not matter
+        return math.sqrt(square)
     largest = float(np.max(np.abs(x), initial=0.0))
     if largest == 0.0 or not math.isfinite(largest):
         return largest
@@ -93,14 +103,20 @@ def norm(x: Array) -> float:
 
 
 def clip(x: Array, bound: float) -> Array:
-    """x scaled down to norm at most bound; what users have clipped already, slack included, passes unchanged."""
+    """x scaled down to norm at most bound; what users have clipped already, slack included, passes unchanged.
+
+    What is not finite, or has no finite norm, counts as zero.
+    """
+    x = np.asarray(x, dtype=np.float64)
     size = norm(x)
+    if not math.isfinite(size):
+        return np.zeros_like(x)
     return x if size <= bound else (x / size) * (bound * SLACK)
 
 
 def clamp(x: Array, bound: float) -> Array:
-    """x with every entry a whole number between 0 and bound: what a sum of scores can be."""
-    return np.floor(np.clip(x, 0.0, bound))
+    """x with every entry a whole number between 0 and bound: what a sum of scores can be. NaN counts as zero."""
+    return np.floor(np.clip(np.nan_to_num(np.asarray(x, dtype=np.float64)), 0.0, bound))
 
 
 class NoiseGate:
@@ -119,10 +135,10 @@ class NoiseGate:
 
         The ledger has it on disk when this returns; a release over budget raises and nothing leaves.
 
-        Sum and noise are rounded to a public grid far below the noise, each by itself. As the rounded sum lies on the grid,
-        that equals rounding (rounded sum + noise): post-processing of a Gaussian release, and the low bits of
-        the floating-point result cannot tell sums apart. Rounding moves two sums apart by at most one grid step a
-        coordinate; the sensitivity includes it.
+        Sum and noise are whole multiples of a public grid far below the noise; they are added as integers. The noise is a
+        Gaussian rounded to the grid. As the rounded sum lies on the grid, that equals rounding (rounded sum + Gaussian):
+        post-processing of a Gaussian release, and the low bits of the floating-point result cannot tell sums apart.
+        Rounding moves two sums apart by at most one grid step a coordinate; the sensitivity includes it.
         """
         sensitivity = self.sensitivity(bound)
         if math.isinf(mu):
@@ -130,10 +146,10 @@ class NoiseGate:
             return total
         grid = 2.0 ** (math.floor(math.log2(sensitivity / mu)) + GRID)
         sensitivity += grid * math.sqrt(total.size)
-        std = sensitivity / mu
-        self.ledger.charge(GaussianRelease(name, round, total.size, bound, sensitivity, std, group))
-        noise = std * self.source.normal(total.size, name, round).reshape(total.shape)
-        return grid * (np.rint(total / grid) + np.rint(noise / grid))
+        s = math.ceil(sensitivity / mu / grid)
+        self.ledger.charge(GaussianRelease(name, round, total.size, bound, sensitivity, s * grid, group))
+        noise = self.source.normal(total.size, s, name, round).reshape(total.shape)
+        return np.asarray(grid * (np.rint(total / grid).astype(np.int64) + noise), dtype=np.float64)
 
     def select(self, name: str, total: Array, *, bound: float, epsilon: float, round: int) -> int:
         """The index of one candidate by the exponential mechanism: probability proportional to exp(rate * total score).
@@ -141,12 +157,11 @@ class NoiseGate:
         One user gives each candidate a score from 0 to bound, so replacing a user changes the probability of a candidate by
         at most e^(2 rate bound). Adding a user can only raise scores: both the numerator and the normalising sum grow
         by a factor between 1 and e^(rate bound), and their quotient by at most that. Hence epsilon = rate * sensitivity
-        with the sensitivities of sums. Drawn as the largest of rate * score + Gumbel noise, in log space; Gumbel numbers
-        from 53 random bits end at about 37, so a candidate of probability below 1e-17 may have probability 0 instead.
+        with the sensitivities of sums.
         """
         sensitivity = self.sensitivity(bound)
         rate = epsilon / sensitivity
         self.ledger.charge(Selection(name, round, total.size, bound, sensitivity, rate))
         if math.isinf(rate):
             return int(np.argmax(total))
-        return int(np.argmax(rate * (total - np.max(total)) + self.source.gumbel(total.size, name, round)))
+        return self.source.choice(rate * (total - np.max(total)), name, round)

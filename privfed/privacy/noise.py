@@ -1,8 +1,7 @@
-"""Where random numbers for privacy come from: seeded for simulations that others can repeat, or the system's own entropy."""
+"""Where random numbers for privacy come from: seeded for simulations that others can repeat, or exact and unpredictable."""
 
 from __future__ import annotations
 
-import os
 from typing import Protocol
 
 import numpy as np
@@ -10,21 +9,23 @@ import numpy as np
 from privfed.errors import ConfigError
 from privfed.keyed import generator
 from privfed.linalg import Array
+from privfed.privacy import exact
+from privfed.privacy.exact import Whole
 
 
 class NoiseSource(Protocol):
-    """A source of standard normal and standard Gumbel numbers."""
+    """A source of Gaussian noise on whole numbers and of random choices."""
 
     name: str
     repeatable: bool
     """Whether the same release gets the same numbers when it is made again."""
 
-    def normal(self, size: int, name: str, round: int) -> Array:
-        """Fresh standard normal numbers (size,) for the release (name, round)."""
+    def normal(self, size: int, s: int, name: str, round: int) -> Whole:
+        """Fresh whole numbers (size,) distributed as round(s Z), Z standard normal, for the release (name, round)."""
         ...
 
-    def gumbel(self, size: int, name: str, round: int) -> Array:
-        """Fresh numbers (size,) with distribution function exp(-exp(-x))."""
+    def choice(self, exponents: Array, name: str, round: int) -> int:
+        """An index with probability proportional to exp(exponents), exponents (C,) being at most 0."""
         ...
 
 
@@ -36,44 +37,35 @@ class SeededNoise:
     def __init__(self, seed: int) -> None:
         self.seed = seed
 
-    def normal(self, size: int, name: str, round: int) -> Array:
+    def normal(self, size: int, s: int, name: str, round: int) -> Whole:
         """The same numbers for the same (seed, name, round)."""
-        return generator(self.seed, "noise", name, round).standard_normal(size)
+        return np.rint(s * generator(self.seed, "noise", name, round).standard_normal(size)).astype(np.int64)
 
-    def gumbel(self, size: int, name: str, round: int) -> Array:
-        """The same numbers for the same (seed, name, round)."""
-        return generator(self.seed, "noise", name, round).gumbel(size=size)
+    def choice(self, exponents: Array, name: str, round: int) -> int:
+        """The same choice for the same (seed, name, round): the largest exponent plus Gumbel number."""
+        return int(np.argmax(exponents + generator(self.seed, "noise", name, round).gumbel(size=len(exponents))))
 
 
-class SecureNoise:
-    """Noise from the operating system's cryptographic generator: Box-Muller transform, inverse distribution function."""
+class DiscreteNoise:
+    """Exact draws from the operating system's cryptographic generator, fresh at every call, in every process."""
 
-    name, repeatable = "secure", False
+    name, repeatable = "discrete", False
 
-    def normal(self, size: int, name: str, round: int) -> Array:
-        """Fresh numbers at every call; name and round are not used."""
-        pairs = (size + 1) // 2
-        uniform = self._uniform(2 * pairs).reshape(2, pairs)
-        radius, angle = np.sqrt(-2.0 * np.log(uniform[0])), 2.0 * np.pi * uniform[1]
-        return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:size]
+    def normal(self, size: int, s: int, name: str, round: int) -> Whole:
+        """See :func:`privfed.privacy.exact.normals`."""
+        return exact.normals(size, s, exact.system_words)
 
-    def gumbel(self, size: int, name: str, round: int) -> Array:
-        """Fresh numbers at every call; name and round are not used."""
-        return -np.log(-np.log(self._uniform(size) * (1 - 2.0**-53)))
-
-    @staticmethod
-    def _uniform(size: int) -> Array:
-        """Uniform on multiples of 2^-53 in (0, 1]."""
-        words = np.frombuffer(os.urandom(8 * size), dtype=np.uint64)
-        return ((words >> np.uint64(11)).astype(np.float64) + 1.0) * 2.0**-53
+    def choice(self, exponents: Array, name: str, round: int) -> int:
+        """See :func:`privfed.privacy.exact.first_of_race`."""
+        return exact.first_of_race(exponents, exact.system_words)
 
 
 def noise_source(kind: str, seed: int, simulated: bool = True) -> NoiseSource:
-    """The source named by ``privacy.noise``; auto is seeded in simulations and secure wherever real users take part."""
+    """The source named by ``privacy.noise``; auto is seeded in simulations and discrete wherever real users take part."""
     if kind == SeededNoise.name and not simulated:
-        raise ConfigError.of("privacy.noise", kind, "protects nobody: whoever knows the seed can take it away; use secure")
-    if kind == SecureNoise.name or (kind == "auto" and not simulated):
-        return SecureNoise()
+        raise ConfigError.of("privacy.noise", kind, "protects nobody: whoever knows the seed can take it away; use discrete")
+    if kind in (DiscreteNoise.name, "secure") or (kind == "auto" and not simulated):
+        return DiscreteNoise()
     if kind in (SeededNoise.name, "auto"):
         return SeededNoise(seed)
-    raise ConfigError.of("privacy.noise", kind, "must be auto, seeded (simulations) or secure (the system's generator)")
+    raise ConfigError.of("privacy.noise", kind, "must be auto, seeded (for simulations) or discrete (exact, cryptographic)")

@@ -13,6 +13,7 @@ from conftest import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = [line.split("#")[0].split() for line in re.findall(r"^    python -m privfed\.run(.*)$", README, re.M)]
+AUDITS = [line.split("#")[0].split() for line in re.findall(r"^    python -m privfed\.audit(.*)$", README, re.M)]
 
 
 def blocks(language):
@@ -38,7 +39,17 @@ def test_commands_run_as_written(command, own_algorithm, arguments):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [*AUDITS, ["--config-dir", "mine", "algo=shared_model"]], ids=" ".join)
+def test_audits_run_as_written_but_shorter(own_algorithm, monkeypatch, arguments):
+    monkeypatch.chdir(own_algorithm)
+    line = [sys.executable, "-m", "privfed.audit", *arguments, "--repetitions", "60"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "is consistent with the audit" in done.stdout, done.stderr
+
+
 def test_commands_were_found():
+    assert len(AUDITS) == 2
     assert len(COMMANDS) >= 6 and ["--config-dir", "mine", "algo=shared_model", "eps=1"] in COMMANDS
 
 
@@ -51,6 +62,44 @@ def test_an_algorithm_from_outside_gets_privacy_ledger_and_report(command, own_a
     assert results[0]["metrics"] == pytest.approx(results[1]["metrics"], rel=1e-8)
     assert results[0]["privacy"]["releases"] == 10 and 0.99 <= results[0]["privacy"]["epsilon"] <= 1
     assert "dist" not in results[0]["metrics"]
+
+
+def replayed(folder):
+    line = ["--config-dir", "mine", "algo=shared_model", "rounds=2", "data.d=5", "data.m=6", "--tries", "60"]
+    return subprocess.run(
+        [sys.executable, "-m", "privfed.replay", *line], cwd=folder, capture_output=True, text=True, timeout=300
+    )
+
+
+LEAKS = {
+    "without a release in the ledger": """
+    def release(self, step, sums, users):
+        return [sums[step.task] / users]
+""",
+    "depends on data, though all releases are the same": """
+    def release(self, step, sums, users):
+        self.exact = sums[step.task] / users
+        return super().release(step, sums, users)
+
+    def step(self, t, mean):
+        self.shared = [self.shared[0] - self.eta * self.exact]
+""",
+}
+"""What a replay says, and the methods of a strategy that make it say so."""
+
+
+def test_an_algorithm_from_outside_is_replayed(own_algorithm):
+    done = replayed(own_algorithm)
+    assert done.returncode == 0 and "Nothing was found" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("words", LEAKS)
+def test_a_leak_in_an_algorithm_from_outside_is_found(own_algorithm, words):
+    path = own_algorithm / "mine/shared_model.py"
+    strategy, client, rest = path.read_text().partition("\n\nclass SharedModelClient")
+    path.write_text(strategy + LEAKS[words] + client + rest)
+    done = replayed(own_algorithm)
+    assert done.returncode == 4 and words in done.stdout + done.stderr, done.stderr
 
 
 def test_python_example(tmp_path):

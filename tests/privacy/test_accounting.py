@@ -5,6 +5,7 @@ import math
 import pytest
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
+from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism, from_randomized_response
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,6 +37,7 @@ def test_exact_formula_agrees_with_numerical_accounting_and_is_never_above_it(mu
     exact, numerical = total_epsilon(map(release, multipliers), delta), by_pld(multipliers, delta)
     assert exact == pytest.approx(numerical, rel=1e-3)
     assert exact <= numerical * (1 + 1e-6)
+    assert exact >= tightest([Planned(mu=1.0 / z) for z in multipliers], delta, pessimistic=False)
 
 
 @settings(max_examples=200, deadline=None)
@@ -54,12 +56,67 @@ COSTS = st.one_of(
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(COSTS, min_size=1, max_size=8), COSTS)
-def test_composition_is_monotone_and_order_free(costs, another):
+@given(st.lists(COSTS, min_size=1, max_size=8), COSTS, st.floats(1.0, 2.0), st.randoms(use_true_random=False))
+def test_composition_is_monotone_and_order_free(costs, another, dearer, random):
     epsilon = total_epsilon(costs, 1e-6)
     more = total_epsilon([*costs, another], 1e-6)
     assert more > epsilon if another.group is None else more >= epsilon
-    assert total_epsilon(reversed(costs), 1e-6) == pytest.approx(epsilon, rel=1e-12)
+    first, *rest = costs
+    assert total_epsilon([Planned(dearer * first.mu, dearer * first.epsilon, first.group), *rest], 1e-6) >= epsilon
+    assert total_epsilon([Planned(first.mu, first.epsilon, None), *rest], 1e-6) >= epsilon, "everybody pays more than a group"
+    shuffled = random.sample(costs, len(costs))
+    assert total_epsilon(shuffled, 1e-6) == pytest.approx(epsilon, rel=1e-12)
+
+
+def tightest(costs, delta, pessimistic):
+    """Epsilon of what one user pays by numerical composition: a little too much (pessimistic) or too little.
+
+    No pure mechanism tells more than randomised response of the same epsilon.
+    """
+    options = {"value_discretization_interval": 1e-3, "pessimistic_estimate": pessimistic}
+    paid = None
+    for cost in costs:
+        if cost.epsilon:
+            loss = from_randomized_response(2.0 / (1.0 + math.exp(cost.epsilon)), 2, **options)
+        else:
+            loss = from_gaussian_mechanism(1.0 / cost.mu, **options)
+        paid = loss if paid is None else paid.compose(loss)
+    return paid.get_epsilon_for_delta(delta)
+
+
+def groups_of(costs):
+    groups = {cost.group for cost in costs if cost.group is not None} or {None}
+    return [[cost for cost in costs if cost.group in (None, group)] for group in groups]
+
+
+MIXES = {
+    "gaussian": [Planned(mu=0.3), Planned(mu=0.2), Planned(mu=0.5)],
+    "gaussian and pure": [Planned(mu=0.3), Planned(epsilon=0.4), Planned(mu=0.5), Planned(epsilon=0.1)],
+    "groups": [Planned(mu=0.3), Planned(mu=0.4, group=0), Planned(mu=0.2, group=1), Planned(mu=0.4, group=1)],
+    "groups, gaussian and pure": [
+        Planned(mu=0.3), Planned(epsilon=0.2), Planned(mu=0.4, group=0), Planned(epsilon=.5, group=0), Planned(mu=0.9, group=1),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("delta", [1e-5, 1e-8])
+def test_mixes_and_groups_against_numerical_accounting(mix, delta):
+    """Exact for Gaussian releases; where pure selections come on top their sum is safe, and at most their sum too much."""
+    costs, ours = MIXES[mix], total_epsilon(MIXES[mix], delta)
+    low, high = (max(tightest(mine, delta, pessimistic) for mine in groups_of(costs)) for pessimistic in (False, True))
+    assert ours >= low
+    if not any(cost.epsilon for cost in costs):
+        assert ours == pytest.approx(high, rel=1e-3)
+    else:
+        assert ours <= high + max(sum(cost.epsilon for cost in mine) for mine in groups_of(costs))
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(COSTS, min_size=1, max_size=4))
+def test_no_mix_is_cheaper_than_its_numerical_accounting(costs):
+    low = max(tightest(mine, 1e-6, False) for mine in groups_of(costs) if mine)
+    assert total_epsilon(costs, 1e-6) >= low * (1 - 1e-9)
 
 
 def test_disjoint_groups_compose_in_parallel():

@@ -1,49 +1,16 @@
-"""DP-RGrad: no user moves a sum by more than the ledger claims, and what rests on an assumption is labelled so."""
+"""DP-RGrad: releases are charged with their sensitivities, and what rests on an assumption is labelled so."""
 
 from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
-from test_sensitivity import KINDS, sums, users
 
 from privfed.config import compose
-from privfed.data.cohort import Cohort
 from privfed.experiment import Experiment
-from privfed.linalg import retraction
 
 SETTINGS = ("algo=rgrad", "data.n=60", "data.d1=2", "data.d2=3", "data.m=6", "rounds=2", "eps=8")
 FACTOR = {"replace-one": 2.0, "weak": 2.0, "add-remove": 1.0}
-
-
-@pytest.mark.parametrize("variant", [(), ("algo.clip=100", "init.clip=100"), ("model.k=1",)], ids=" ".join)
-@pytest.mark.parametrize("neighbouring", list(FACTOR))
-def test_no_user_moves_a_sum_by_more_than_the_sensitivity(variant, neighbouring):
-    experiment = Experiment(compose([*SETTINGS, *variant, f"neighbouring={neighbouring}"]))
-    rng = np.random.default_rng(0)
-    gate, k = experiment.federation.gate, experiment.federation.k
-    largest = 0.0
-    for trial in range(40):
-        base = experiment.data.cohort(0, 60)
-        shared = [retraction(rng.standard_normal((2, k))), rng.uniform(0, 2, k), retraction(rng.standard_normal((3, k)))]
-        kinds = rng.choice(KINDS, 2)
-        cohorts = []
-        for kind in kinds:
-            X, y = base.X.copy(), base.y.copy()
-            X[59], y[59] = users(rng, kind)
-            if cohorts and neighbouring == "weak":
-                X[59] = cohorts[0].X[59]
-            cohorts.append(Cohort(np.arange(40), X, y))
-        if neighbouring == "add-remove":
-            cohorts[1] = Cohort(np.arange(59), base.X[:59], base.y[:59])
-        for step in experiment.strategy.plan:
-            (a, bounds), (b, _) = (sums(experiment, cohort, step, shared) for cohort in cohorts)
-            for one, other, bound in zip(a, b, bounds, strict=True):
-                moved = np.linalg.norm(one - other)
-                assert moved <= gate.sensitivity(bound) * (1 + 1e-9), (trial, kinds, step)
-                largest = max(largest, moved / gate.sensitivity(bound))
-    assert largest > 0.5, "the search never came near the bound: it would not notice a sensitivity twice too small"
 
 
 @pytest.mark.parametrize("neighbouring", list(FACTOR))

@@ -86,26 +86,6 @@ def test_selection_frequencies_are_the_exact_ones(neighbouring):
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_no_neighbour_moves_a_score_by_more_than_its_range(variant):
-    experiment = made(*VARIANTS[variant])
-    labels = variant == "margin"
-    rng = np.random.default_rng(1)
-    base = [one_user(rng, "typical", labels) for _ in range(20)]
-    experiment.strategy.pool[0] = np.eye(*experiment.strategy.pool.shape[1:])
-    largest = 0.0
-    for _ in range(60):
-        pair = []
-        for kind in rng.choice(KINDS, 2):
-            X, y = zip(*base, one_user(rng, kind, labels), strict=True)
-            pair.append(scores(experiment, np.stack(X), np.stack(y)))
-        without = scores(experiment, np.stack(X[:-1]), np.stack(y[:-1]))
-        assert np.max(np.abs(pair[0] - pair[1])) <= SCORE
-        assert np.all((pair[1] - without >= 0) & (pair[1] - without <= SCORE)), "adding a user can only raise scores"
-        largest = max(largest, np.max(np.abs(pair[0] - pair[1])))
-    assert largest > 0.3 * SCORE, "the search never came near the bound"
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_scores_are_whole_numbers_in_range_whatever_the_data(variant, kind):
     experiment = made(*VARIANTS[variant])

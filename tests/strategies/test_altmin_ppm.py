@@ -116,7 +116,7 @@ def test_the_plan_tells_every_release_of_a_run(experiment, more):
     made.run()
     assert [name for name, _, _ in planned] == [r.name for r in made.ledger.releases]
     assert [group for _, _, group in planned] == [r.group for r in made.ledger.releases]
-    np.testing.assert_allclose([mu for _, mu, _ in planned], [r.mu for r in made.ledger.releases], rtol=1e-9)
+    np.testing.assert_allclose([mu for _, mu, _ in planned], [r.mu for r in made.ledger.releases], rtol=1e-6)
 
 
 def test_fixed_noise_is_that_of_every_release(experiment):

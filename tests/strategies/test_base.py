@@ -7,7 +7,7 @@ import pytest
 from flwr.common import Code, EvaluateRes, FitRes, Status, ndarrays_to_parameters
 from flwr.server.client_manager import SimpleClientManager
 
-from privfed.errors import BudgetError, ConfigError, PrivfedError
+from privfed.errors import BudgetError, ConfigError, PrivfedError, RefutedError
 from privfed.privacy.quantile import AUTO
 from privfed.runtimes.inprocess import LocalProxy
 from strategies.replies import decoded, judgements, totals_of
@@ -74,6 +74,12 @@ def test_the_divisor_is_the_public_number_of_users_whoever_replies(strategy):
     small = np.full(size, 1e-3)
     strategy.aggregate_fit(1, [reply("0", small)], [RuntimeError("two nodes are gone")])
     np.testing.assert_allclose(means[0], small / 300, rtol=1e-12)
+
+
+def test_a_step_that_charges_nothing_is_stopped(strategy):
+    strategy.init.release = lambda federation, step, total, bound, users: total / users
+    with pytest.raises(RefutedError, match=r"step 1 \(spectral\) used users' data without a release"):
+        strategy.aggregate_fit(1, [reply("0", np.zeros(strategy.init.shape(strategy.federation)))], [])
 
 
 def test_a_failing_node_stops_a_run_in_one_process(strategy):

@@ -1,0 +1,114 @@
+"""Every claim of every algorithm, put to the test on neighbouring data sets: strange users, the worst a search finds, liars."""
+
+from __future__ import annotations
+
+import pytest
+from bugs import BUGS
+
+from privfed.config import compose, options
+from privfed.privacy.claims import replay
+from privfed.replay import main
+
+TINY = ("data.n=24", "data.d=5", "data.m=6", "rounds=2", "eps=4")
+SIZES = {
+    "expmech": ("algo.candidates=20",),
+    "jlmargin": ("algo.candidates=20", "algo.sketch=4"),
+    "rgrad": ("data.d1=2", "data.d2=3", "data.m=2"),
+}
+AUTO = ("privacy.clip=auto", "eps=100")
+"""With so little noise the private clip norms are of the data's size, even with few users."""
+VARIANTS = {
+    "fedrep, two batches": ("algo.estimator=two-batches", "algo.train=s0", "data.m=8"),
+    "fedrep, auto": AUTO,
+    "fedrep, auto, add-remove": (*AUTO, "neighbouring=add-remove"),
+    "fedrep, nothing clipped": ("algo.clip=100", "init.clip=100"),
+    "fedrep, pairs": ("init=pairs", "neighbouring=add-remove"),
+    "fedrep, random start, exact noise": ("init=random", "privacy.noise=discrete"),
+    "fedrep, power method in batches": ("init=ppm", "init.iterations=2", "init.batch=2", "init.centre=false"),
+    "altmin, pairs, auto": ("algo=altmin", "init=pairs", *AUTO),
+    "altmin, halves": ("algo=altmin", "algo.estimator=halves", "algo.target=labels", "algo.eta_c=1", "algo.zeta=1",
+                       "algo.clip.moments=0.3", "algo.clip.products=0.3"),
+    "expmech, absolute": ("algo=expmech", "algo.targets=absolute", "algo.train=s0", "algo.candidates=20"),
+    "rgrad, weak": ("algo=rgrad", "neighbouring=weak", "data.d1=2", "data.d2=3", "data.m=1"),
+    "rgrad, fixed": ("algo=rgrad", "algo.clip=0.5", "init.clip=0.5", "data.d1=2", "data.d2=3", "data.m=3", "model.k=1"),
+}  # fmt: skip
+PRESETS = {
+    "pmpr": ("data.n=24", "data.d=5"),
+    "pmpr-margin": ("data.n=24", "data.d=5", "data.m=6", "algo.sketch=4", "algo.candidates=20"),
+    "dpmp": ("data.n=24", "data.d=4", "rounds=2"),
+    "dpmp-select": ("data.n=24", "data.m=6"),
+    "centaur-linear": ("data.n=24", "data.d=5", "rounds=2", "init.copies=2", "init.iterations=2"),
+    "rgrad": ("data.n=24", "data.d1=2", "data.d2=3", "rounds=2"),
+    "none": ("data.n=24", "data.d=5", "rounds=1"),
+}
+
+
+def checked(*overrides, tries=60):
+    return replay(compose(overrides), tries)
+
+
+def sizes(algo):
+    kept = [size for size in TINY if not (algo == "rgrad" and size.startswith("data.d="))]
+    return [f"algo={algo}", *kept, *SIZES.get(algo, ())]
+
+
+@pytest.mark.parametrize("neighbouring", ["replace-one", "add-remove"])
+@pytest.mark.parametrize("algo", options("algo"))
+def test_what_every_algorithm_claims_holds(algo, neighbouring):
+    report = checked(*sizes(algo), f"neighbouring={neighbouring}")
+    assert report.findings == []
+    assert bool(report.releases) == (algo not in ("oracle", "standalone"))
+    for name, (ratio, who) in report.nearest.items():
+        assert (0.3 if name == "select" else 0.5) < ratio <= 1, f"{name}: {who}"
+        assert 0.8 < report.lying[name][0] <= 1, "the liars would not notice a sensitivity a little too small"
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_initialisers_estimators_and_private_clip_norms(variant):
+    more = VARIANTS[variant]
+    base = [size for size in TINY if not (any(o.startswith("data.d1") for o in more) and size.startswith("data.d="))]
+    report = checked(*base, *more)
+    assert report.findings == [] and report.releases
+    assert all(ratio <= 1 for ratio, _ in report.nearest.values())
+    assert max(ratio for ratio, _ in report.nearest.values()) > 0.5
+
+
+@pytest.mark.parametrize("preset", options("preset"))
+def test_presets(preset):
+    report = checked(f"preset={preset}", *PRESETS[preset], tries=30)
+    assert report.findings == [] and report.releases
+    assert report.guarantee.startswith("under") == (preset == "rgrad")
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_planted_bugs_are_refuted(bug):
+    plant, claim, words = BUGS[bug]
+    with plant():
+        report = checked(*TINY)
+    found = [finding.words for finding in report.findings if finding.claim == claim]
+    assert any(words in finding for finding in found), report.findings
+
+
+@pytest.mark.parametrize(
+    "bug", ["halved noise", "missing server clip", "psi instead of 2 psi", "weighting by reports", "reused noise"]
+)
+@pytest.mark.parametrize("algo", ["expmech", "jlmargin"])
+def test_planted_bugs_are_refuted_in_selections(algo, bug):
+    plant, claim, _ = BUGS[bug]
+    with plant():
+        report = checked(*sizes(algo), tries=120)
+    assert claim in {finding.claim for finding in report.findings}
+
+
+def test_the_command_says_what_it_found(capsys):
+    arguments = ["data.d=5", "data.m=6", "rounds=1", "--tries", "30"]
+    assert main(arguments) == 0
+    said = capsys.readouterr().out
+    assert "2 releases each, replace-one, guarantee: worst-case" in said and "Nothing was found" in said
+    with BUGS["divisor of replies"][0]():
+        assert main(arguments) == 4
+    said, error = capsys.readouterr()
+    assert "REFUTED (bypass): what node 'crowd' is told in step 2 (gradient) depends on who answers" in said
+    assert error == "privfed: what fedrep claims about bypass does not hold\n"
+    assert main(["data.n=3"]) == 2 and "at least 6" in capsys.readouterr().err
+    assert main(["data=remote", "data.d=3", "data.n=9"]) == 2 and "simulated" in capsys.readouterr().err
