@@ -10,7 +10,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from privfed.errors import ConfigError
@@ -109,3 +109,12 @@ def _alternative(host: str) -> x509.GeneralName:
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def make_node_key(path: Path) -> None:
+    """A SuperNode's key as `ssh-keygen -t ecdsa -b 384 -N "" -f PATH` makes it: PATH, and PATH.pub to register."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    write_atomically(path, private, mode=0o600)
+    write_atomically(path.with_name(f"{path.name}.pub"), public + b"\n")

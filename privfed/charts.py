@@ -13,12 +13,16 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 14, 12, 44
 
 @dataclass(frozen=True)
 class Series:
-    """One line (points), or a dashed level across the chart (one y, no x). colour: a class of the style sheet."""
+    """One line (points), or a dashed level across the chart (one y, no x). colour: a class of the style sheet.
+
+    band: the (low, high) between which the line may lie, point by point.
+    """
 
     name: str
     y: Sequence[float]
     x: Sequence[float] = ()
     colour: str = "c1"
+    band: tuple[Sequence[float], Sequence[float]] | None = None
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,10 @@ def line_chart(series: Sequence[Series], x_label: str, y_label: str, log_y: bool
             y = up(s.y[0])
             parts.append(f'<line class="level {s.colour}" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
             continue
+        if s.band is not None:
+            low, high = ([(across(x), up(y)) for x, y in zip(s.x, edge, strict=True)] for edge in s.band)
+            outline = " ".join(f"{x:.1f},{y:.1f}" for x, y in [*low, *reversed(high)])
+            parts.append(f'<polygon class="band {s.colour}" points="{outline}"/>')
         points = [(across(x), up(y)) for x, y in zip(s.x, s.y, strict=True)]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         parts.append(f'<polyline class="line {s.colour}" points="{path}"/>')

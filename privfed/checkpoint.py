@@ -32,6 +32,7 @@ def save(folder: Path, strategy: Any, rows: list[dict[str, Any]]) -> None:
         "clips": strategy.clips,
         "notes": [] if strategy.init is None else list(strategy.init.notes),
         "releases": len(strategy.federation.gate.ledger.releases),
+        "chain": strategy.federation.gate.ledger.chain,
         "rows": rows,
     }
     content = io.BytesIO()
@@ -41,21 +42,21 @@ def save(folder: Path, strategy: Any, rows: list[dict[str, Any]]) -> None:
 
 def restore(folder: Path, strategy: Any) -> list[dict[str, Any]]:
     """Put a freshly made strategy where the interrupted run was, and reopen its ledger. Returns the rows so far."""
-    ledger, rows, releases = strategy.federation.gate.ledger, [], 0
+    ledger, rows, releases, chain = strategy.federation.gate.ledger, [], 0, ""
     if (folder / FILE).exists():
         try:
             with np.load(folder / FILE) as file:
                 arrays = dict(file)
             facts = json.loads(arrays.pop("facts").tobytes())
-        except (OSError, ValueError, KeyError, BadZipFile) as error:
+        except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
             raise ConfigError(f"{folder / FILE}: cannot be read ({error}); the run cannot be resumed") from error
         strategy.shared = [arrays[f"shared_{i}"] for i in range(sum(name.startswith("shared_") for name in arrays))]
         strategy.recall({name.removeprefix("memory_"): array for name, array in arrays.items() if name.startswith("memory_")})
         strategy.done, strategy.started, strategy.clips = facts["done"], facts["started"], facts["clips"]
         if strategy.init is not None:
             strategy.init.notes = tuple(facts["notes"])
-        rows, releases = facts["rows"], facts["releases"]
-    unknown = ledger.reopen(folder / "ledger.jsonl", releases)
+        rows, releases, chain = facts["rows"], facts["releases"], facts["chain"]
+    unknown = ledger.reopen(folder / "ledger.jsonl", releases, chain)
     if unknown and strategy.federation.gate.source.repeatable:
         ledger.expect(unknown)
     elif unknown:
@@ -63,6 +64,15 @@ def restore(folder: Path, strategy: Any) -> list[dict[str, Any]]:
         while strategy.done < len(strategy.plan) and paid & released_in(strategy, strategy.plan[strategy.done]):
             rows.append(_give_up(strategy))
     return rows
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """The rows of the steps that a run in progress has done."""
+    if not (folder / FILE).exists():
+        return []
+    with np.load(folder / FILE) as file:
+        done: list[dict[str, Any]] = json.loads(file["facts"].tobytes())["rows"]
+        return done
 
 
 def released_in(strategy: Any, step: Any) -> set[tuple[str, int]]:

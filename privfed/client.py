@@ -103,6 +103,8 @@ def execute(options: argparse.Namespace) -> None:
             reason = str(error)
         except grpc.RpcError as error:
             reason = f"{options.server}: {error.code().name.lower().replace('_', ' ')} ({error.details()})"
+            if roots is None and error.code() == grpc.StatusCode.UNAVAILABLE:
+                reason += "; a server that speaks TLS needs --root-certificates"
         if me.finished:
             return
         if me.questions > asked:  # it was a real conversation

@@ -53,7 +53,7 @@ def recall(folder: Path, overrides: Sequence[str]) -> DictConfig:
         raise ConfigError(f"--resume {folder}: there is no run in that folder")
     if (folder / "result.json").exists():
         raise ConfigError(f"--resume {folder}: that run is complete; there is nothing to resume")
-    return _load(folder)
+    return load(folder)
 
 
 def finished(folder: Path, overrides: Sequence[str]) -> DictConfig:
@@ -62,10 +62,11 @@ def finished(folder: Path, overrides: Sequence[str]) -> DictConfig:
         raise ConfigError(f"{overrides[0]}: a published run keeps its settings; give none beside --publish")
     if not (folder / "result.json").exists():
         raise ConfigError(f"--publish {folder}: there is no complete run in that folder")
-    return _load(folder)
+    return load(folder)
 
 
-def _load(folder: Path) -> DictConfig:
+def load(folder: Path) -> DictConfig:
+    """The configuration of the run in a folder."""
     try:
         cfg = OmegaConf.load(folder / "config.yaml")
     except (OSError, YAMLError, OmegaConfBaseException) as error:

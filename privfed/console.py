@@ -81,7 +81,7 @@ def show_summary(result: Row, folder: Path) -> None:
     """The end of a run, in plain words."""
     console = PatientConsole(highlight=False)
     metrics = result["metrics"]
-    if metrics:
+    if error_of(metrics):
         table = Table(title=f"{ERRORS[error_of(metrics)]} (simulation, not private)", title_justify="left")
         table.add_column("predictor")
         table.add_column("error", justify="right")

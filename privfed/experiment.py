@@ -15,7 +15,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from privfed import checkpoint
+from privfed import __version__, checkpoint
 from privfed.data.cohort import Cohort
 from privfed.errors import ConfigError, check_whole
 from privfed.federation import Federation, PrivacySettings
@@ -97,6 +97,7 @@ class Experiment:
         """
 
         def record(row: dict[str, Any]) -> None:
+            row["seconds"] = self._told(row["seconds"])
             self.rows.append(row)
             if folder is not None:
                 checkpoint.save(folder, self.strategy, self.rows)
@@ -120,7 +121,7 @@ class Experiment:
             if name.startswith("histogram_")
         }
         scale = self.data.scale if histograms else None
-        return Outcome(self._result(), self._model(), self.rows, histograms, scale)
+        return Outcome(self.result(self._metrics()), self._model(), self.rows, histograms, scale)
 
     def _validation(self) -> Callable[[list[Array]], dict[str, float]]:
         """Error on fresh users of the same population: public, so it may be shown after every step."""
@@ -135,7 +136,8 @@ class Experiment:
 
         return validate
 
-    def _result(self) -> dict[str, Any]:
+    def result(self, metrics: dict[str, float]) -> dict[str, Any]:
+        """What result.json says of the steps taken so far, with these metrics."""
         cfg, n = self.cfg, self.data.n
         rounds = [row for row in self.rows if row["task"] == self.strategy.task and row["round"] > 0]
         rounds_s = sum(row["seconds"] for row in rounds)
@@ -151,7 +153,7 @@ class Experiment:
             "n_users": n,
             "n_nodes": len(self.nodes),
             "rounds": len(rounds),
-            "metrics": self._metrics(),
+            "metrics": metrics,
             **({"notes": notes} if notes else {}),
             **({} if self.data.personal else {"heads": False}),
             "privacy": {
@@ -165,14 +167,18 @@ class Experiment:
                 "epsilon_by_neighbouring": cost,
             },
             "time": {
-                "total_s": time.perf_counter() - self.started,
-                "setup_s": self.federation.ready - self.started,
+                "total_s": self._told(time.perf_counter() - self.started),
+                "setup_s": self._told(self.federation.ready - self.started),
                 "rounds_s": rounds_s,
-                **({"user_rounds_per_s": sum(row["users"] for row in rounds) / rounds_s} if rounds else {}),
+                **({"user_rounds_per_s": sum(row["users"] for row in rounds) / rounds_s} if rounds and self.simulated else {}),
             },
             "peak_rss_mb": peak_rss_mb(),
             "versions": versions(),
         }
+
+    def _told(self, seconds: float) -> float:
+        """A time as it is written down: how long real users' data take is not to be read off, so whole seconds for them."""
+        return seconds if self.simulated else float(math.ceil(seconds))
 
     def _absences(self) -> list[str]:
         """Whether everybody was there, as a count."""
@@ -207,8 +213,8 @@ class Experiment:
 @cache
 def versions() -> dict[str, str]:
     """Of Python and the packages that decide what a run computes."""
-    packages = ("privfed", "flwr", "numpy", "scipy", "hydra-core")
-    return {"python": python_version(), **{name: version(name) for name in packages}}
+    packages = ("flwr", "numpy", "scipy", "hydra-core")
+    return {"python": python_version(), "privfed": __version__, **{name: version(name) for name in packages}}
 
 
 def peak_rss_mb() -> float:

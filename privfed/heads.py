@@ -22,6 +22,8 @@ class HeadStore:
         self.folder, self.names = folder, names or {}
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomically(folder / ".writable", b"", mode=0o600)
+            (folder / ".writable").unlink()
         except OSError as error:
             raise ConfigError(f"{folder}: cannot keep heads there ({error.strerror})") from error
 

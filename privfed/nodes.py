@@ -49,6 +49,25 @@ class NodeFactory:
         prepare()
         return self.serving(self.source.cohort(users.start, users.stop))
 
+    def welcome(self, users: range, about: str = "the federation", published: bool = False) -> dict[str, Any]:
+        """What a node in another process makes its client from: settings, and the public numbers of its users.
+
+        published: the node only takes a finished model.
+        """
+        data = self.source
+        return {
+            "client": self.client,
+            "init": self.init,
+            "data": self.data,
+            "seed": self.seed,
+            "users": [users.start, users.stop],
+            "d": data.d,
+            "columns": getattr(data, "columns", None),
+            "error": data.error,
+            "about": about,
+            "published": published,
+        }
+
     def serving(self, cohort: Cohort) -> Any:
         """A client for these users."""
         init = None if self.init is None else build(self.init)()

@@ -32,7 +32,7 @@ svg{width:100%;height:auto;display:block}svg text{fill:var(--soft);font-size:12p
 .grid{stroke:var(--line)}.axis,.tick{stroke:var(--soft)}
 .line{fill:none;stroke-width:2}.level{stroke-width:1.6;stroke-dasharray:6 4}
 .c1{--c:var(--c1)}.c2{--c:var(--c2)}.c3{--c:var(--c3)}.c4{--c:var(--c4)}
-.line,.level{stroke:var(--c)}.dot,.bar{fill:var(--c)}.bar{opacity:.65}
+.line,.level{stroke:var(--c)}.dot,.bar{fill:var(--c)}.bar{opacity:.65}.band{fill:var(--c);opacity:.25}
 .legend{list-style:none;display:flex;flex-wrap:wrap;gap:4px 16px;margin:8px 0 0;padding:0;font-size:.85rem;color:var(--soft)}
 .key{display:inline-block;width:14px;height:4px;border-radius:2px;margin-right:6px;background:var(--c);vertical-align:middle}
 .scroll{overflow-x:auto}.wrap td:not(.n),.wrap th{white-space:normal}
@@ -55,7 +55,7 @@ def report_page(result: Row, rows: Sequence[Row], histograms: dict[str, Array], 
     title = f"{result['algo']}: {cost}"
     notes = "".join(f"<p>{escape(note)}</p>" for note in result.get("notes", []))
     words = f"<p>{escape(guarantee_in_words(result))}</p>{notes}"
-    cards = [_card("What was guaranteed", words + _comparison(result["metrics"]))]
+    cards = [card("What was guaranteed", words + _comparison(result["metrics"]))]
     judged = [row for row in rows if any(name in row for name in ERRORS)]
     if judged:
         cards.append(_error_card(judged, result["metrics"]))
@@ -64,24 +64,31 @@ def report_page(result: Row, rows: Sequence[Row], histograms: dict[str, Array], 
     if scale is not None and result["algo"] != "standalone":
         cards.append(_benefit_card(histograms, scale, result["metrics"]))
     if rows:
-        cards.append(_details("Every step", _table(rows, rows[-1]["task"], result["rounds"])))
-    cards.append(_details("Configuration", f"<pre>{escape(config)}</pre>"))
-    footer = ", ".join(f"{name} {value}" for name, value in result["versions"].items())
+        cards.append(details("Every step", _table(rows, rows[-1]["task"], result["rounds"])))
+    cards.append(details("Configuration", f"<pre>{escape(config)}</pre>"))
     where = f"{result['n_users']:,} users on {result['n_nodes']} node(s), {result['runtime']}, seed {result['seed']}"
+    return whole_page(title, where, _figures(result, epsilon), cards, result["versions"])
+
+
+def whole_page(title: str, subtitle: str, figures: str, cards: Sequence[str], versions: Row) -> str:
+    """A page of cards, with some figures above."""
+    footer = ", ".join(f"{name} {value}" for name, value in versions.items())
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>privfed: {escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width,initial-scale=1"><style>{STYLE}</style></head><body><main>'
-        f'<h1>{escape(title)}</h1><p class="soft">{escape(where)}</p>{_figures(result, epsilon)}'
+        f'<h1>{escape(title)}</h1><p class="soft">{escape(subtitle)}</p>{figures}'
         f'<div class="grid-cards">{"".join(cards)}</div>'
         f'<p class="soft">{escape(footer)}</p></main></body></html>\n'
     )
 
 
-def _card(title: str, body: str) -> str:
-    return f'<section class="card"><h2>{escape(title)}</h2>{body}</section>'
+def card(title: str, body: str, wide: bool = False) -> str:
+    """A box with a title, across the page if it is wide."""
+    return f'<section class="card{" wide" if wide else ""}"><h2>{escape(title)}</h2>{body}</section>'
 
 
-def _details(title: str, body: str) -> str:
+def details(title: str, body: str) -> str:
+    """A box across the page that opens on demand."""
     inside = f'<summary>{escape(title)}</summary><div class="scroll">{body}</div>'
     return f'<section class="card wide"><details>{inside}</details></section>'
 
@@ -89,7 +96,7 @@ def _details(title: str, body: str) -> str:
 def _figures(result: Row, epsilon: str) -> str:
     metrics, spent = result["metrics"], result["time"]
     figures = []
-    error = error_of(metrics) if metrics else ""
+    error = error_of(metrics)
     if error:
         whose = "error of the matrix" if error == "frobenius" else "error of the personal models"
         figures.append((whose, f"{metrics[error]:.3g}", ERRORS[error]))
@@ -100,8 +107,13 @@ def _figures(result: Row, epsilon: str) -> str:
     if "user_rounds_per_s" in spent:
         speed = speed_in_words(spent["user_rounds_per_s"])
         figures.append(("user-rounds a second", speed, f"{spent['total_s']:.1f} s in all, {result['peak_rss_mb']:.0f} MB"))
+    return figure_cards(figures)
+
+
+def figure_cards(figures: Sequence[tuple[str, str, str]]) -> str:
+    """Large figures side by side: (what it is, the figure, a note)."""
     cards = "".join(
-        _card(name, f'<p class="figure">{escape(value)}</p><p class="soft">{escape(note)}</p>') for name, value, note in figures
+        card(name, f'<p class="figure">{escape(value)}</p><p class="soft">{escape(note)}</p>') for name, value, note in figures
     )
     return f'<div class="grid-cards figures">{cards}</div>'
 
@@ -118,11 +130,12 @@ def _ratio(own: float, alone: float) -> str:
 
 
 def _comparison(metrics: Row) -> str:
-    if not metrics:
+    error = error_of(metrics)
+    if not error:
         return ""
     figures = comparison(metrics) + [(words, metrics[key]) for key, words in FIGURES.items() if key in metrics]
     rows = "".join(f'<tr><td>{escape(words)}</td><td class="n">{value:.4g}</td></tr>' for words, value in figures)
-    head = f"<thead><tr><th>{ERRORS[error_of(metrics)]} (simulation, not private)</th><th></th></tr></thead>"
+    head = f"<thead><tr><th>{ERRORS[error]} (simulation, not private)</th><th></th></tr></thead>"
     return f'<div class="scroll wrap"><table>{head}<tbody>{rows}</tbody></table></div>'
 
 
@@ -135,7 +148,7 @@ def _error_card(rows: Sequence[Row], metrics: Row) -> str:
         if f"{error}_{end}" in metrics:
             series.append(Series(words, [metrics[f"{error}_{end}"]], colour=colour))
     note = '<p class="soft">Fresh users never take part, so looking at their error costs no privacy.</p>' if personal else ""
-    return _card("Error after every step", line_chart(series, "step", ERRORS[error], log_y=error != "risk") + note)
+    return card("Error after every step", line_chart(series, "step", ERRORS[error], log_y=error != "risk") + note)
 
 
 def _budget_card(rows: Sequence[Row], target: float) -> str:
@@ -144,7 +157,7 @@ def _budget_card(rows: Sequence[Row], target: float) -> str:
         Series("budget", [target], colour="c2"),
     ]
     note = '<p class="soft">The initialiser and private clip norms are charged like any other release; all compose exactly.</p>'
-    return _card("Budget after every step", line_chart(series, "step", "epsilon") + note)
+    return card("Budget after every step", line_chart(series, "step", "epsilon") + note)
 
 
 def _benefit_card(histograms: dict[str, Array], scale: Scale, metrics: Row) -> str:
@@ -159,7 +172,7 @@ def _benefit_card(histograms: dict[str, Array], scale: Scale, metrics: Row) -> s
         f'<p class="soft">Mean error {"lower" if own < alone else "not lower"} than alone: {own:.3g} against {alone:.3g}. '
         "Not private: shown because this is a simulation.</p>"
     )
-    return _card("What a head gains over learning alone", chart + note)
+    return card("What a head gains over learning alone", chart + note)
 
 
 def _table(rows: Sequence[Row], task: str, rounds: int) -> str:

@@ -11,20 +11,26 @@ from typing import Any
 
 import numpy as np
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from privfed import checkpoint
+from privfed.config import load
 from privfed.errors import PrivfedError
 from privfed.experiment import Outcome
 from privfed.files import write_atomically
 from privfed.page import report_page
-from privfed.privacy.ledger import plain
+from privfed.privacy.ledger import Budget, Ledger, locked, plain
+from privfed.privacy.noise import SeededNoise
 
 COLUMNS = (
     "step", "task", "round", "clip", "noise_std", "epsilon", "mse", "risk", "frobenius", "dist", "missing_users", "seconds",
 )  # fmt: skip
 
 
-FILES = ("ledger.jsonl", "roster.json", checkpoint.FILE, "config.yaml", "rounds.csv", "model.npz", "report.html", "result.json")
+FILES = (
+    "ledger.jsonl", "roster.json", checkpoint.FILE, "config.yaml", "rounds.csv", "model.npz", "report.html", "audit.html",
+    "result.json",
+)  # fmt: skip
 
 
 def keep_previous(folder: Path) -> None:
@@ -32,6 +38,8 @@ def keep_previous(folder: Path) -> None:
     ledger, result = folder / "ledger.jsonl", folder / "result.json"
     if not result.exists() and not (ledger.exists() and ledger.stat().st_size):
         return
+    if ledger.exists():
+        locked(ledger).close()  # a run that is still going on is left alone
     i = 1
     while (kept := folder / f"previous-{i}").exists():
         i += 1
@@ -48,7 +56,7 @@ def write_config(folder: Path, cfg: DictConfig) -> None:
 
 def write_run(folder: Path, cfg: DictConfig, outcome: Outcome) -> None:
     """Everything else, result.json last: where it exists, the run is complete."""
-    result = finite(outcome.result)
+    result = finite(outcome.result | _flagged(folder, outcome.result))
     table = io.StringIO()
     columns = [name for name in COLUMNS if not outcome.rows or any(name in row for row in outcome.rows)]
     writer = csv.DictWriter(table, columns, extrasaction="ignore", lineterminator="\n")
@@ -60,8 +68,36 @@ def write_run(folder: Path, cfg: DictConfig, outcome: Outcome) -> None:
     write_atomically(folder / "model.npz", model.getvalue())
     page = report_page(result, outcome.rows, outcome.histograms, outcome.scale, OmegaConf.to_yaml(cfg))
     write_atomically(folder / "report.html", page.encode())
-    write_atomically(folder / "result.json", (json.dumps(result, indent=2, allow_nan=False) + "\n").encode())
+    write_result(folder, result)
     (folder / checkpoint.FILE).unlink(missing_ok=True)
+
+
+def write_result(folder: Path, result: dict[str, Any]) -> None:
+    """result.json, of numbers that were found finite."""
+    write_atomically(folder / "result.json", (json.dumps(result, indent=2, allow_nan=False) + "\n").encode())
+
+
+def _flagged(folder: Path, result: dict[str, Any]) -> dict[str, Any]:
+    """A note where this is not the first run on users who may be the same: what one run guarantees does not cover several."""
+    spent = [str(cost) for kept in sorted(folder.glob("previous-*")) if (cost := spent_in(kept)) is not None]
+    if not spent or result["privacy"]["noise"] == SeededNoise.name:
+        return {}
+    note = (
+        f"Earlier runs into this folder spent epsilon {', '.join(spent)}. For users who took part in several runs budgets add "
+        "up, and choosing settings or results by comparing these runs is not covered by the guarantee of this one."
+    )
+    return {"notes": [*result.get("notes", []), note]}
+
+
+def spent_in(folder: Path) -> float | None:
+    """What a run in this folder spent, to four digits, by its ledger; None where nothing can be read."""
+    try:
+        cfg = load(folder)
+        ledger = Ledger(Budget(cfg.eps, cfg.delta, cfg.neighbouring))
+        ledger.verify(folder / "ledger.jsonl")
+    except (PrivfedError, OmegaConfBaseException):
+        return None
+    return float(f"{ledger.epsilon:.4g}")
 
 
 def finite(value: Any, path: str = "result") -> Any:

@@ -6,6 +6,7 @@ python -m privfed.run algo=fedrep eps=1
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -110,11 +111,14 @@ def execute(options: argparse.Namespace) -> None:
     if resumed is None:
         keep_previous(folder)
         write_config(folder, cfg)
+    launch = getattr(experiment.runtime, "launch", None)
     with console.Progress(experiment, quiet=options.quiet) as progress:
-        outcome = experiment.run(folder, progress.step, resume=resumed is not None)
-    write_run(folder, cfg, outcome)
+        if launch is not None:  # the run happens, and is written, in other processes
+            launch(experiment, folder, progress.step, resume=resumed is not None)
+        else:
+            write_run(folder, cfg, experiment.run(folder, progress.step, resume=resumed is not None))
     if not options.quiet:
-        console.show_summary(outcome.result, folder)
+        console.show_summary(json.loads((folder / "result.json").read_text()), folder)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -90,13 +90,15 @@ FIGURES = {
 
 
 def error_of(metrics: Row) -> str:
-    """The name of the error that a simulation's metrics report."""
-    return next(key for key in ERRORS if key in metrics)
+    """The name of the error that a simulation's metrics report; empty where real users take part, or nobody told any."""
+    return next((key for key in ERRORS if key in metrics), "")
 
 
 def comparison(metrics: Row) -> list[tuple[str, float]]:
     """Predictors that were judged, with their errors."""
     error = error_of(metrics)
+    if not error:
+        return []
     if error == "frobenius":
         return [("this run", metrics[error])]
     return [(words, metrics[error + end]) for end, words in RIVALS.items() if error + end in metrics]

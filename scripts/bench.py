@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 from bench_linear import alternating_minimisation, low_rank_step
+from bench_runtimes import over_the_network, processes
 from rich.console import Console
 from rich.table import Table
 
@@ -141,7 +142,7 @@ def whole_command() -> Table:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one repetition of everything")
+    parser.add_argument("--quick", action="store_true", help="one repetition of everything, fewer users on Ray")
     repetitions = 1 if parser.parse_args().quick else 5
     console = Console(highlight=False)
     our_rounds("data.n=1000")  # compile and load before anything is timed
@@ -151,6 +152,8 @@ def main() -> None:
     console.print(one_user_a_node(max(1, repetitions // 2)))
     console.print(alternating_minimisation(max(1, repetitions // 2)))
     console.print(low_rank_step(max(1, repetitions // 2)))
+    console.print(processes(20_000 if repetitions == 1 else 200_000, ROUNDS, max(1, repetitions // 2)))
+    console.print(over_the_network(max(1, repetitions // 2)))
     console.print(whole_command())
 
 

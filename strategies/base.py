@@ -6,6 +6,7 @@ parameters from the released mean over the public number of users.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -41,10 +42,12 @@ class PrivateStrategy(Algorithm, Strategy):
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
         """Wait for the whole registered population, then start from public parameters."""
         nodes = self.federation.nodes
-        if not client_manager.wait_for(len(nodes), int(self.federation.join_timeout)):
+        complete = client_manager.wait_for(len(nodes), math.ceil(self.federation.join_timeout))
+        # A resumed run may go on without those it had lost before; its steps look for a quorum themselves.
+        if not complete and not (self.done and self._present(client_manager) >= self.federation.quorum * self.federation.n):
             raise PrivfedError(
                 f"only {client_manager.num_available()} of {len(nodes)} nodes joined within "
-                f"{self.federation.join_timeout:g} s; nothing was released"
+                f"{self.federation.join_timeout:g} s; {RESUME if self.done else 'nothing was released'}"
             )
         self.federation.ready = time.perf_counter()
         return ndarrays_to_parameters(self.shared)
@@ -172,6 +175,10 @@ class PrivateStrategy(Algorithm, Strategy):
         nodes = client_manager.all()
         return [nodes[cid] for cid in self.federation.nodes if cid in nodes]
 
+    def _present(self, client_manager: ClientManager) -> int:
+        """Users behind the nodes that are connected."""
+        return sum(len(self.federation.nodes[node.cid]) for node in self._registered(client_manager))
+
     def _wait_for_quorum(self, client_manager: ClientManager, asked: dict[str, int]) -> None:
         """Nobody is asked before enough users can answer; who stays away too long stops the run, with nothing lost."""
         enough = self.federation.quorum * sum(asked.values())
@@ -186,5 +193,7 @@ class PrivateStrategy(Algorithm, Strategy):
             time.sleep(0.05)
 
     def _stop_on(self, failures: list[Any]) -> None:
-        if failures and self.federation.strict:
-            raise failures[0] if isinstance(failures[0], BaseException) else PrivfedError(str(failures[0]))
+        """Stop on any failure if strict, otherwise on what a runtime has found to be a mistake and no lost node."""
+        grave = failures if self.federation.strict else [failure for failure in failures if isinstance(failure, PrivfedError)]
+        if grave:
+            raise grave[0] if isinstance(grave[0], BaseException) else PrivfedError(str(grave[0]))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,6 +17,12 @@ from numpy.lib import format as npy
 from privfed.linalg import Array
 
 Reply = TypeVar("Reply", FitRes, EvaluateRes)
+NEEDED = {"own", "oracle"}
+"""Errors without which a judgement tells nothing."""
+LARGEST = 1e100
+"""No sum of errors is larger; sums of such numbers stay finite."""
+LONGEST_HEADER = 10 + 0xFFFF
+"""Bytes before the numbers of an array: a version 1.0 header counts its length in 16 bits."""
 
 
 def in_order(results: Sequence[tuple[ClientProxy, Reply]], nodes: Iterable[str]) -> Iterator[tuple[str, Reply]]:
@@ -53,32 +62,54 @@ def totals_of(
 
 def decoded(tensor: bytes, shape: tuple[int, ...]) -> Array | None:
     """The array in a tensor's bytes, if it is one of finite 64-bit numbers in this shape; nothing is allocated on its word."""
-    stream = io.BytesIO(tensor)
+    start = len(tensor) - 8 * math.prod(shape)
+    if not 0 < start <= LONGEST_HEADER:
+        return None
+    fortran = _layout(tensor[:start], shape)
+    if fortran is None:
+        return None
+    numbers = np.frombuffer(tensor, dtype=np.float64, offset=start)
+    return numbers.reshape(shape, order="F" if fortran else "C") if np.isfinite(numbers).all() else None
+
+
+@lru_cache(maxsize=256)  # nearly all replies have the same few headers
+def _layout(header: bytes, shape: tuple[int, ...]) -> bool | None:
+    """Whether the numbers of this shape lie column by column; None if the bytes are not a header that says so."""
+    stream = io.BytesIO(header)
     try:
         if npy.read_magic(stream) != (1, 0):
             return None
         given, fortran, dtype = npy.read_array_header_1_0(stream)
-    except (ValueError, TypeError, SyntaxError, OverflowError, MemoryError, RecursionError, EOFError):
+    except Exception:  # whatever NumPy's parser stumbles over, a stranger's bytes stop nobody
         return None
-    if given != shape or dtype != np.float64 or len(tensor) - stream.tell() != 8 * int(np.prod(shape)):
-        return None
-    numbers = np.frombuffer(tensor, dtype=np.float64, offset=stream.tell())
-    return numbers.reshape(shape, order="F" if fortran else "C") if np.isfinite(numbers).all() else None
+    fits = given == shape and dtype == np.float64 and stream.tell() == len(header)
+    return bool(fortran) if fits else None
 
 
 def judgements(results: Sequence[tuple[ClientProxy, EvaluateRes]], nodes: Mapping[str, int]) -> dict[str, Any]:
-    """A simulation's errors summed over nodes; nodes: users of each. Who sends anything but numbers is left out."""
-    sums: dict[str, Any] = {}
-    shapes: dict[str, tuple[int, ...]] = {}
+    """A simulation's errors summed over nodes; nodes: users of each.
+
+    Left out is who sends anything but errors, or not those that the nodes of most users send.
+    """
+    told: dict[str, dict[str, Any]] = {}
+    kinds: Counter[tuple[Any, ...]] = Counter()
     for cid, result in in_order(results, nodes):
         try:
             mine = {name: np.frombuffer(x) if isinstance(x, bytes) else float(x) for name, x in result.metrics.items()}
         except ValueError:
             continue
-        finite = all(np.isfinite(value).all() for value in mine.values())
-        kind = {name: np.shape(value) for name, value in mine.items()}
-        if finite and (not sums or kind == shapes):
-            shapes = kind
+        if set(mine) >= NEEDED and all(np.all((value >= 0) & (value < LARGEST)) for value in mine.values()):
+            told[cid] = mine
+            kinds[kind_of(mine)] += nodes[cid]
+    usual = max(kinds, key=kinds.__getitem__, default=())
+    sums: dict[str, Any] = {}
+    for cid, mine in told.items():
+        if kind_of(mine) == usual:
             for name, value in {"users": nodes[cid], **mine}.items():
                 sums[name] = sums.get(name, 0) + value
     return sums
+
+
+def kind_of(values: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What is told, and in which shapes."""
+    return tuple(sorted((name, np.shape(value)) for name, value in values.items()))

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from processes import Fleet
 
 from privfed.config import compose
 from privfed.experiment import Experiment, Outcome
@@ -38,3 +39,11 @@ def command(tmp_path):
         return subprocess.run(line, cwd=cwd, capture_output=True, text=True, timeout=300)
 
     return command
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    """Servers and clients as processes in a folder of their own; none outlives its test."""
+    fleet = Fleet(tmp_path)
+    yield fleet
+    fleet.close()

@@ -7,6 +7,9 @@ mu^2 = sum (s / std)^2, and that one satisfies (eps, delta)-DP if and only if
 
 Nothing tighter exists. All searches below return the safe side: epsilon never too small, mu never too large.
 
+Releases in which every user takes part by a coin of its own (Poisson sampling) have no closed form; their privacy loss is
+composed numerically, on the safe side, together with the others' (`privfed/privacy/sampled.py`).
+
 Selections by the exponential mechanism are purely epsilon-DP and add their epsilon. Releases that only the users of one of
 several disjoint groups took part in compose in parallel: a user pays for what everybody took part in and for its own group.
 """
@@ -14,8 +17,10 @@ several disjoint groups took part in compose in parallel: a user pays for what e
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar, Protocol
 
 from scipy.special import log_ndtr
@@ -39,6 +44,11 @@ class Cost(Protocol):
         """Which of several disjoint groups of users took part."""
         ...
 
+    @property
+    def sampling(self) -> float:
+        """The probability with which each of them took part."""
+        ...
+
 
 @dataclass(frozen=True)
 class Planned:
@@ -47,6 +57,7 @@ class Planned:
     mu: float = 0.0
     epsilon: float = 0.0
     group: int | None = None
+    sampling: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -63,10 +74,11 @@ class GaussianRelease:
     sensitivity: float
     std: float
     group: int | None = None
+    sampling: float = 1.0
 
     @property
     def mu(self) -> float:
-        """Its cost alone: sensitivity / std, infinite without noise."""
+        """Its cost alone to those who took part: sensitivity / std, infinite without noise."""
         return self.sensitivity / self.std if self.std > 0 else math.inf
 
 
@@ -76,6 +88,7 @@ class Selection:
 
     mechanism: ClassVar[str] = "exponential"
     mu: ClassVar[float] = 0.0
+    sampling: ClassVar[float] = 1.0
 
     name: str
     round: int
@@ -105,6 +118,7 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
     return math.exp(log_a) * -math.expm1(min(log_b - log_a, 0.0))
 
 
+@lru_cache(maxsize=4096)  # asked for after every release, and again in every repetition of an audit
 def gaussian_epsilon(mu: float, delta: float) -> float:
     """The exact epsilon of a mu-Gaussian release at delta."""
     if math.isinf(mu) or (delta == 0 and mu > 0):
@@ -129,16 +143,25 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     return _bisect(lambda mu: gaussian_delta(epsilon, mu) <= delta, 0.0, high)[0]
 
 
-def total_epsilon(costs: Iterable[Cost], delta: float) -> float:
-    """What everything together costs the user who pays most."""
+def total_epsilon(costs: Iterable[Cost], delta: float, replaced: bool = True) -> float:
+    """What everything together costs the user who pays most. replaced: users are replaced, rather than added or removed."""
     costs = list(costs)
     groups: list[int | None] = list({cost.group for cost in costs if cost.group is not None}) or [None]
-    return max(_epsilon([cost for cost in costs if cost.group is None or cost.group == group], delta) for group in groups)
+    parts = ([cost for cost in costs if cost.group is None or cost.group == group] for group in groups)
+    return max(_epsilon(part, delta, replaced) for part in parts)
 
 
-def _epsilon(costs: Sequence[Cost], delta: float) -> float:
+def _epsilon(costs: Sequence[Cost], delta: float, replaced: bool) -> float:
     """Sequential composition: the mus as the root of their squares' sum, pure epsilons as a sum on top."""
-    return math.fsum(cost.epsilon for cost in costs) + gaussian_epsilon(math.hypot(*(cost.mu for cost in costs)), delta)
+    pure = math.fsum(cost.epsilon for cost in costs)
+    mu = math.hypot(*(cost.mu for cost in costs if cost.sampling == 1))
+    sampled = sorted((cost.mu, cost.sampling) for cost in costs if cost.sampling < 1)
+    if not sampled:
+        return pure + gaussian_epsilon(mu, delta)
+
+    from privfed.privacy.sampled import sampled_epsilon
+
+    return pure + sampled_epsilon(mu, tuple(Counter(sampled).items()), delta, replaced)
 
 
 def _bisect(below: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:

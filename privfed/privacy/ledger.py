@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import math
 import os
@@ -49,6 +50,8 @@ class Ledger:
         self.releases: list[Release] = []
         self._file: TextIO | None = None
         self._expected: list[Release] = []
+        self._links = [linked("", asdict(budget))]
+        """Hashes of the budget and of all lines up to each; every line carries its own, so that none can be changed."""
 
     def open(self, path: Path) -> None:
         """Write to this file from now on; a ledger is never continued or overwritten by another run."""
@@ -56,20 +59,40 @@ class Ledger:
             raise ConfigError.of("out", path.parent, "already holds the ledger of another run")
         self._file = locked(path)
 
-    def reopen(self, path: Path, known: int) -> list[Release]:
-        """Go on with the ledger of an interrupted run, all of it spent. Returns the releases after the first `known` ones."""
+    def reopen(self, path: Path, known: int, chain: str = "") -> list[Release]:
+        """Go on with the ledger of an interrupted run, all of it spent. Returns the releases after the first `known` ones.
+
+        chain: the link of the last known release; a ledger that was cut, edited or exchanged does not have it there.
+        """
         self._file = locked(path)
-        content = path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        self._file.truncate(whole)  # a line cut off in the middle: its release was never let out
-        for number, line in enumerate(content[:whole].splitlines(), start=1):
-            try:
-                self.releases.append(read_release(json.loads(line)))
-            except (ValueError, KeyError, TypeError, StopIteration) as error:
-                raise ConfigError(f"{path}: line {number} cannot be read; the run cannot be resumed") from error
-        if len(self.releases) < known:
-            raise ConfigError(f"{path}: holds {len(self.releases)} releases, but {known} were made; it was cut short")
+        self._file.truncate(self.verify(path))  # a line cut off in the middle: its release was never let out
+        if len(self.releases) < known or (chain and self._links[known] != chain):
+            raise ConfigError(f"{path}: is not the ledger of the {known} releases that were made; it was cut or exchanged")
         return self.releases[known:]
+
+    def verify(self, path: Path) -> int:
+        """Read all releases of a file, each line checked against those before it. Returns the length of the whole lines."""
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+        whole = content.rfind(b"\n") + 1
+        for number, text in enumerate(content[:whole].splitlines(), start=1):
+            self.releases.append(self._read(path, number, text))
+        return whole
+
+    def _read(self, path: Path, number: int, text: bytes) -> Release:
+        """The release of one line, if the line follows from those before it."""
+        try:
+            line = json.loads(text)
+            link = line.pop("chain")
+            release = read_release(line)
+        except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
+            raise ConfigError(f"{path}: line {number} cannot be read") from error
+        self._links.append(linked(self._links[-1], line))
+        if link != self._links[-1]:
+            raise ConfigError(f"{path}: line {number} was changed after it was written, or a line before it is missing")
+        return release
 
     def expect(self, releases: Sequence[Release]) -> None:
         """These, the last ones, were written by a run that was stopped: the same release with the same noise comes again."""
@@ -77,9 +100,14 @@ class Ledger:
         del self.releases[len(self.releases) - len(self._expected) :]
 
     @property
+    def chain(self) -> str:
+        """The link of the last release, where there is a file."""
+        return self._links[min(len(self.releases), len(self._links) - 1)]
+
+    @property
     def epsilon(self) -> float:
         """Spent so far at the budget's delta."""
-        return total_epsilon(self.releases, self.budget.delta)
+        return total_epsilon(self.releases, self.budget.delta, self.budget.neighbouring != ADD_REMOVE)
 
     @property
     def delta(self) -> float:
@@ -91,11 +119,11 @@ class Ledger:
         """What the same releases cost under another neighbouring relation."""
         here, there = SENSITIVITY[self.budget.neighbouring], SENSITIVITY[neighbouring]
         moved = (replace(r, sensitivity=r.sensitivity + (there - here) * r.clip) for r in self.releases)
-        return total_epsilon(moved, self.budget.delta)
+        return total_epsilon(moved, self.budget.delta, neighbouring != ADD_REMOVE)
 
     def check(self, costs: Sequence[Cost], what: str) -> None:
         """Refuse, before any data is touched, what the budget cannot hold on top of what is spent."""
-        epsilon = total_epsilon([*self.releases, *costs], self.budget.delta)
+        epsilon = total_epsilon([*self.releases, *costs], self.budget.delta, self.budget.neighbouring != ADD_REMOVE)
         if epsilon > self.budget.epsilon:
             raise BudgetError(
                 f"privacy budget refused: {what} would bring the total to epsilon={epsilon:.4g}, the budget is "
@@ -126,7 +154,9 @@ class Ledger:
                 "neighbouring": self.budget.neighbouring,
                 "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             }
-            self._file.write(json.dumps({key: plain(value) for key, value in line.items()}) + "\n")
+            entry = {key: plain(value) for key, value in line.items()}
+            self._links.append(linked(self._links[-1], entry))
+            self._file.write(json.dumps(entry | {"chain": self._links[-1]}) + "\n")
             self._file.flush()
             os.fsync(self._file.fileno())
 
@@ -145,6 +175,12 @@ def locked(path: Path) -> TextIO:
         file.close()
         raise ConfigError.of("out", path.parent, "another process is writing this run's ledger") from error
     return file
+
+
+def linked(before: str, entry: dict[str, Any]) -> str:
+    """The hash that ties an entry to what came before it."""
+    text = json.dumps({key: plain(value) for key, value in entry.items()}, sort_keys=True)
+    return hashlib.sha256(f"{before}\n{text}".encode()).hexdigest()
 
 
 def read_release(line: dict[str, Any]) -> Release:

@@ -93,6 +93,9 @@ class Scores:
 
 def norm(x: Array) -> float:
     """Euclidean norm of all entries, infinite only where it is too large for a number; NaN or infinite if x is not finite."""
+    square = float(np.vdot(x, x))
+    if 1e-250 < square < 1e250:  # nearly always; what underflows beside it does not matter
+        return math.sqrt(square)
     largest = float(np.max(np.abs(x), initial=0.0))
     if largest == 0.0 or not math.isfinite(largest):
         return largest

@@ -21,6 +21,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
+from weakref import WeakSet
 
 from flwr.common import Code, EvaluateIns, GetPropertiesIns, Parameters, ReconnectIns, Scalar
 from flwr.server.client_manager import ClientManager
@@ -69,7 +70,7 @@ class Door(ClientManager):
         """Why waiting for nodes makes no sense any more."""
         self._nodes: dict[str, ClientProxy] = {}
         self._entering: dict[str, ClientProxy] = {}
-        self._gone: set[ClientProxy] = set()
+        self._gone: WeakSet[ClientProxy] = WeakSet()
         self._changed = threading.Condition()
 
     # Flower's interface.
@@ -83,10 +84,8 @@ class Door(ClientManager):
         """Somebody has left."""
         with self._changed:
             self._gone.add(client)
-            for nodes in (self._nodes, self._entering):
-                if nodes.get(client.cid) is client:
-                    del nodes[client.cid]
-                    log.info("%s has left", client.cid)
+            if self._leave(client):
+                log.info("%s has left", client.cid)
             self._changed.notify_all()
 
     def num_available(self) -> int:
@@ -163,15 +162,22 @@ class Door(ClientManager):
                 self._ask(proxy, {"welcome": json.dumps(self.welcome(node))}, self.ready_timeout)
         except Exception:
             with self._changed:
-                del self._entering[node]
+                self._leave(proxy)
             raise
         with self._changed:
-            self._entering.pop(node, None)
+            self._leave(proxy)
             if proxy in self._gone:
                 return
             self._nodes[node] = proxy
             self._changed.notify_all()
         log.info("%s has joined (%d of %d)", node, len(self._nodes), len(self.roster))
+
+    def _leave(self, proxy: ClientProxy) -> bool:
+        """Give the place of this connection free, and of no other: its name may be another's by now."""
+        places = [nodes for nodes in (self._nodes, self._entering) if nodes.get(proxy.cid) is proxy]
+        for nodes in places:
+            del nodes[proxy.cid]
+        return bool(places)
 
     def _identify(self, proxy: ClientProxy) -> str:
         """The proven name of whoever is there."""

@@ -107,21 +107,8 @@ class Grpc:
             threading.Event().wait()
 
     def _welcome(self, factory: NodeFactory, roster: Roster, node: str) -> dict[str, Any]:
-        """What a node is sent when it has proven who it is: settings, and the public numbers of its users."""
-        users = roster.nodes.get(node, range(1))
-        data = factory.source
-        return {
-            "client": factory.client,
-            "init": factory.init,
-            "data": factory.data,
-            "seed": factory.seed,
-            "users": [users.start, users.stop],
-            "d": data.d,
-            "columns": getattr(data, "columns", None),
-            "error": data.error,
-            "about": self.about,
-            "published": not node,
-        }
+        """What a node is sent when it has proven who it is; a stranger who takes the published model is one user."""
+        return factory.welcome(roster.nodes.get(node, range(1)), self.about, published=not node)
 
 
 def largest_answer(strategy: Any) -> int:

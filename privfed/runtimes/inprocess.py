@@ -9,54 +9,26 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 from flwr.client import Client, NumPyClient
-from flwr.common import (
-    DisconnectRes,
-    EvaluateIns,
-    EvaluateRes,
-    FitIns,
-    FitRes,
-    GetParametersIns,
-    GetParametersRes,
-    GetPropertiesIns,
-    GetPropertiesRes,
-    ReconnectIns,
-)
 from flwr.server import Server
 from flwr.server.client_manager import ClientManager, SimpleClientManager
-from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 from threadpoolctl import threadpool_limits
 
 from privfed.errors import ConfigError, check_whole
 from privfed.roster import Roster
+from privfed.runtimes.proxy import NodeProxy
 
 
-class LocalProxy(ClientProxy):
+class LocalProxy(NodeProxy):
     """Calls a client in this process, with the same serialised messages as over a network."""
 
     def __init__(self, cid: str, client: Client) -> None:
         super().__init__(cid)
         self.client = client
 
-    def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
+    def ask(self, question: str, ins: Any, timeout: float | None) -> Any:
         """Forward to the client."""
-        return self.client.fit(ins)
-
-    def evaluate(self, ins: EvaluateIns, timeout: float | None, group_id: int | None) -> EvaluateRes:
-        """Forward to the client."""
-        return self.client.evaluate(ins)
-
-    def get_properties(self, ins: GetPropertiesIns, timeout: float | None, group_id: int | None) -> GetPropertiesRes:
-        """Forward to the client."""
-        return self.client.get_properties(ins)
-
-    def get_parameters(self, ins: GetParametersIns, timeout: float | None, group_id: int | None) -> GetParametersRes:
-        """Forward to the client."""
-        return self.client.get_parameters(ins)
-
-    def reconnect(self, ins: ReconnectIns, timeout: float | None, group_id: int | None) -> DisconnectRes:
-        """There is no connection to close."""
-        return DisconnectRes(reason="")
+        return getattr(self.client, question)(ins)
 
 
 class InProcess:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,10 +15,11 @@ from pathlib import Path
 
 import grpc
 from flwr.proto.transport_pb2 import ClientMessage, ServerMessage
+from flwr.proto.transport_pb2_grpc import FlowerServiceServicer as Service
 from flwr.proto.transport_pb2_grpc import FlowerServiceStub, add_FlowerServiceServicer_to_server
 from flwr.server.client_manager import ClientManager
 from flwr.server.superlink.fleet.grpc_bidi.flower_service_servicer import FlowerServiceServicer
-from flwr.server.superlink.fleet.grpc_bidi.grpc_bridge import GrpcBridgeClosed
+from flwr.server.superlink.fleet.grpc_bidi.grpc_bridge import GrpcBridge, GrpcBridgeClosed, InsWrapper, ResWrapper
 
 from privfed.errors import ConfigError
 
@@ -29,6 +31,10 @@ KEEPALIVE = [
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
 ]
+
+
+SENDING = 1.0
+"""Seconds a question may be on its way before its answer is waited for."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +70,43 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-class OneAnswerAQuestion(FlowerServiceServicer):
+class Conversation(GrpcBridge):
+    """Flower's link between a question and its answer, for clients that are not trusted: closing it ends the connection.
+
+    Flower counts the seconds from when a question was sent. A client that keeps its connection alive and reads nothing never
+    lets that happen, so here they count from when it was asked.
+    """
+
+    def __init__(self, hang_up: Callable[[], object]) -> None:
+        super().__init__()
+        self.hang_up = hang_up
+
+    def request(self, ins_wrapper: InsWrapper) -> ResWrapper:
+        """Ask, and wait for the answer no longer than the question allows."""
+        if ins_wrapper.timeout is None:
+            return super().request(ins_wrapper)
+        late = threading.Timer(ins_wrapper.timeout + SENDING, self.close)
+        late.daemon = True
+        late.start()
+        try:
+            return super().request(ins_wrapper)
+        finally:
+            late.cancel()
+
+    def close(self) -> None:
+        """Nothing more will be asked or heard."""
+        super().close()
+        self.hang_up()
+
+
+class OneAnswerAQuestion(Service):
     """Flower's servicer for clients that are not trusted: what was not asked for ends the connection unread.
 
     Flower's own buffers whatever a client sends; so an answer could be sent ahead of its round, and memory filled.
     """
+
+    def __init__(self, manager: ClientManager) -> None:
+        self.manager = manager
 
     def Join(self, request_iterator: Iterator[ClientMessage], context: grpc.ServicerContext) -> Iterator[ServerMessage]:
         """One conversation."""
@@ -80,8 +118,9 @@ class OneAnswerAQuestion(FlowerServiceServicer):
                     return
                 yield message
 
+        servicer = FlowerServiceServicer(self.manager, lambda: Conversation(context.cancel))
         try:
-            for question in super().Join(answers(), context):
+            for question in servicer.Join(answers(), context):
                 asked += 1
                 yield question
         except GrpcBridgeClosed:

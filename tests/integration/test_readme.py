@@ -13,6 +13,7 @@ from conftest import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = [line.split("#")[0].split() for line in re.findall(r"^    python -m privfed\.run(.*)$", README, re.M)]
+AUDITS = [line.split("#")[0].split() for line in re.findall(r"^    python -m privfed\.audit(.*)$", README, re.M)]
 
 
 def blocks(language):
@@ -38,7 +39,17 @@ def test_commands_run_as_written(command, own_algorithm, arguments):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [*AUDITS, ["--config-dir", "mine", "algo=shared_model"]], ids=" ".join)
+def test_audits_run_as_written_but_shorter(own_algorithm, monkeypatch, arguments):
+    monkeypatch.chdir(own_algorithm)
+    line = [sys.executable, "-m", "privfed.audit", *arguments, "--repetitions", "60"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "is consistent with the audit" in done.stdout, done.stderr
+
+
 def test_commands_were_found():
+    assert len(AUDITS) == 2
     assert len(COMMANDS) >= 6 and ["--config-dir", "mine", "algo=shared_model", "eps=1"] in COMMANDS
 
 

@@ -73,7 +73,7 @@ def test_a_tie_is_decided_by_further_bits():
     low, high = Deviate(7, lambda: 0), Deviate(7, lambda: 1)
     assert low.below(high) and not high.below(low)
     bits = count()
-    a, b = Deviate(7, lambda: next(bits) // 4), Deviate(7, lambda: next(bits) // 4)
+    a, b = Deviate(7, lambda: next(bits) // 3), Deviate(7, lambda: next(bits) // 3)  # 0 and 0, then 0 and 1
     assert a.below(b) != b.below(a)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import csv
+import subprocess
 import sys
 import zlib
 
@@ -73,3 +75,16 @@ def test_benchmarks_of_altmin_and_rgrad_print_ratios():
 
     for table in (alternating_minimisation(1), low_rank_step(1)):
         assert table.row_count >= 1
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_runtimes_prints_ratios_and_one_message_a_node_and_round():
+    """In a process of its own, as it starts a Ray."""
+    code = "from bench_runtimes import processes; t = processes(400, 3, 1); print([list(column.cells) for column in t.columns])"
+    line = [sys.executable, "-c", code]
+    done = subprocess.run(line, cwd=ROOT / "scripts", capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    names, numbers, messages = ast.literal_eval(done.stdout)
+    base, alone, together, faster, slower = map(float, numbers)
+    assert names[3:] == [f"{names[1]} / {names[2]}", f"{names[2]} / {names[0]}"] and messages == ["0", "1", "1", "", ""]
+    assert faster == pytest.approx(alone / together, rel=0.1) and slower == pytest.approx(together / base, rel=0.1)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
+from flwr.common import Code, EvaluateRes, FitRes, Status, ndarrays_to_parameters
 from flwr.server.client_manager import SimpleClientManager
 
 from privfed.errors import BudgetError, ConfigError, PrivfedError, RefutedError
 from privfed.privacy.quantile import AUTO
 from privfed.runtimes.inprocess import LocalProxy
-from strategies.replies import totals_of
+from strategies.replies import decoded, judgements, totals_of
 
 
 def reply(cid, *arrays):
@@ -93,6 +93,31 @@ def test_missing_nodes_are_noticed_before_anything_is_released(strategy):
         strategy.initialize_parameters(SimpleClientManager())
 
 
+@pytest.mark.parametrize(
+    "header", ["{'descr': ((", "(" * 5000, "{'descr': '<f8'", "\x00", "{'descr': '<f8', 'shape': (2,)}", "[]"]
+)
+def test_no_bytes_that_look_like_an_array_stop_the_server(header):
+    magic = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little")
+    assert decoded(magic + header.encode() + bytes(16), (2,)) is None
+
+
+def told(cid, **metrics):
+    return LocalProxy(cid, None), EvaluateRes(Status(Code.OK, ""), 0.0, 1, metrics)
+
+
+@pytest.mark.parametrize(
+    "lies",
+    [{}, {"own": 1.0}, {"own": 1.0, "oracle": 1.0, "more": 1.0}, {"own": b"1", "oracle": 1.0}, {"own": "x", "oracle": 1.0},
+     {"own": np.nan, "oracle": 1.0}, {"own": 1e308, "oracle": 1.0}, {"own": -1.0, "oracle": 1.0}],
+)  # fmt: skip
+def test_a_judgement_is_what_the_nodes_of_most_users_tell(lies):
+    """The liar comes first, and must not decide what the others may tell."""
+    honest = [told("1", own=2.0, oracle=1.0), told("2", own=3.0, oracle=1.0)]
+    nodes = {"0": 1, "1": 1, "2": 1}
+    assert judgements([told("0", **lies), *honest], nodes) == {"users": 2, "own": 5.0, "oracle": 2.0}
+    assert not judgements([told("0", **{"own": np.inf})], nodes)
+
+
 def mus(strategy):
     return np.array([(step.mu, step.measure) for step in strategy.plan])
 
@@ -139,3 +164,17 @@ def test_fixed_noise_that_costs_too_much_is_refused_before_any_data(experiment):
 def test_impossible_clip_norms(experiment, key, clip):
     with pytest.raises(ConfigError, match=key):
         experiment(f"{key}={clip}")
+
+
+def test_a_resumed_run_goes_on_without_nodes_it_had_lost_if_enough_users_are_there(strategy):
+    strategy.federation.join_timeout, strategy.federation.quorum = 0, 0.6
+    manager = SimpleClientManager()
+    manager.register(LocalProxy("0", None))
+    strategy.done = 2
+    with pytest.raises(PrivfedError, match="--resume"):
+        strategy.initialize_parameters(manager)
+    manager.register(LocalProxy("2", None))
+    strategy.initialize_parameters(manager)
+    strategy.done = 0
+    with pytest.raises(PrivfedError, match="nothing was released"):
+        strategy.initialize_parameters(manager)

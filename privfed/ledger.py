@@ -1,0 +1,69 @@
+"""Check and read the ledger of a run: python -m privfed.ledger RUN
+
+Recomputes the chain of hashes and the total cost from the entries alone, and says in plain words what was spent.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from privfed.command import Parser, guarded
+from privfed.config import load
+from privfed.errors import ConfigError
+
+
+def execute(folder: Path) -> None:
+    """Verify, then show."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from privfed.privacy.ledger import Budget, Ledger
+
+    cfg = load(folder)
+    budget = Budget(cfg.eps, cfg.delta, cfg.neighbouring)
+    ledger = Ledger(budget)
+    ledger.verify(folder / "ledger.jsonl")
+    table = Table(
+        title=f"{len(ledger.releases)} releases in {folder / 'ledger.jsonl'}; no line was changed", title_justify="left"
+    )
+    for column in ("release", "numbers", "clip norm", "noise", "cost", "times"):
+        table.add_column(column, justify="left" if column == "release" else "right")
+    kinds: dict[tuple[str, ...], int] = {}
+    for release in ledger.releases:
+        noise = f"{getattr(release, 'std', 0.0):.4g}" if release.mechanism == "gaussian" else "selection"
+        cost = f"mu {release.mu:.4g}" if release.mechanism == "gaussian" else f"epsilon {release.epsilon:.4g}"
+        row = (release.name, str(release.size), f"{release.clip:.4g}", noise, cost)
+        kinds[row] = kinds.get(row, 0) + 1
+    for kind, times in kinds.items():
+        table.add_row(*kind, str(times))
+    console = Console(highlight=False)
+    console.print(table)
+    spent = f"epsilon {ledger.epsilon:.4g} at delta {ledger.delta:g} ({budget.neighbouring}), of a budget of {budget.epsilon:g}"
+    console.print(f"Together they cost {spent}.", soft_wrap=True)
+    _compare(folder, ledger.epsilon)
+
+
+def _compare(folder: Path, epsilon: float) -> None:
+    """The result must claim what the ledger says."""
+    path = folder / "result.json"
+    if not path.exists():
+        return
+    claimed = json.loads(path.read_text(encoding="utf-8"))["privacy"]["epsilon"]
+    if claimed != "inf" and abs(claimed - epsilon) > 1e-9 * max(1.0, epsilon):
+        raise ConfigError(f"{path}: claims epsilon {claimed}, but the ledger says {epsilon}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code of one command."""
+    parser = Parser(prog="python -m privfed.ledger", description="Check and read the ledger of a run.")
+    parser.hint = "see --help"
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of the run")
+    options = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
+    return guarded(lambda: execute(options.run), "interrupted")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""A demo federation on this machine: a SuperLink with TLS and SuperNodes with registered keys. Prints every command it runs.
+
+python scripts/demo_superlink.py runtime.nodes=3 eps=1 rounds=4
+"""
+
+from __future__ import annotations
+
+import sys
+
+from privfed import console
+from privfed.config import compose
+from privfed.experiment import Experiment
+from privfed.report import keep_previous, write_config
+from privfed.run import guarded, prepare_folder
+
+SMALL = ("data.n=200", "rounds=3")
+
+
+def show(command: str) -> None:
+    print(f"$ {command}", flush=True)
+
+
+def demo() -> None:
+    cfg = compose(["runtime=superlink", *SMALL, *sys.argv[1:]])
+    experiment = Experiment(cfg)
+    folder = prepare_folder(cfg.out, cfg.algo.name)
+    keep_previous(folder)
+    write_config(folder, cfg)
+    with console.Progress(experiment) as progress:
+        experiment.runtime.launch(experiment, folder, progress.step, say=show)
+    print(f"written to {folder}")
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(demo, "interrupted; go on with python -m privfed.run --resume and the run's folder"))

@@ -1,0 +1,117 @@
+"""A ledger that was cut, edited or exchanged is noticed, and two processes never write one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from privfed.errors import ConfigError
+from privfed.privacy.ledger import Budget, Ledger
+from privfed.privacy.mechanisms import NoiseGate
+from privfed.privacy.noise import SeededNoise
+
+BUDGET = Budget(1.0, 1e-6)
+
+
+@pytest.fixture
+def written(tmp_path):
+    """A ledger of four releases, closed; its path and its last link."""
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(BUDGET)
+    ledger.open(path)
+    for t in range(4):
+        NoiseGate(ledger, SeededNoise(0)).release("x", np.zeros(3), bound=1.0, mu=0.05, round=t)
+    ledger.close()
+    return path, ledger.chain
+
+
+def test_a_whole_ledger_is_taken_as_it_is(written):
+    path, chain = written
+    again = Ledger(BUDGET)
+    assert again.reopen(path, 4, chain) == [] and len(again.releases) == 4 and again.chain == chain
+    again.close()
+    with pytest.raises(ConfigError, match="another run"):
+        Ledger(BUDGET).open(path)
+
+
+def changed(lines, how):
+    entry = json.loads(lines[1])
+    return {
+        "std": [lines[0], json.dumps(entry | {"std": 2 * entry["std"]}), *lines[2:]],
+        "time": [lines[0], json.dumps(entry | {"time": "2001-01-01T00:00:00Z"}), *lines[2:]],
+        "line left out": [lines[0], *lines[2:]],
+        "lines swapped": [lines[1], lines[0], *lines[2:]],
+        "line twice": [lines[0], lines[0], *lines[1:]],
+        "no link": [lines[0], json.dumps({k: v for k, v in entry.items() if k != "chain"}), *lines[2:]],
+        "not JSON": [lines[0], "{", *lines[2:]],
+        "a list": [lines[0], "[1, 2]", *lines[2:]],
+    }[how]
+
+
+@pytest.mark.parametrize(
+    "how", ["std", "time", "line left out", "lines swapped", "line twice", "no link", "not JSON", "a list"]
+)
+def test_a_changed_ledger_is_refused(written, how):
+    path, chain = written
+    path.write_text("\n".join(changed(path.read_text().splitlines(), how)) + "\n")
+    ledger = Ledger(BUDGET)
+    with pytest.raises(ConfigError, match=r"line \d"):
+        ledger.reopen(path, 4, chain)
+    ledger.close()
+
+
+def test_a_ledger_cut_at_the_end_or_exchanged_is_refused(written, tmp_path):
+    path, chain = written
+    whole = path.read_text().splitlines(keepends=True)
+    for content in ("".join(whole[:3]), "".join(whole)[:-10]):
+        path.write_text(content)
+        ledger = Ledger(BUDGET)
+        with pytest.raises(ConfigError, match="cut or exchanged"):
+            ledger.reopen(path, 4, chain)
+        ledger.close()
+    other = Ledger(BUDGET)
+    other.open(tmp_path / "other.jsonl")
+    for t in range(4):
+        NoiseGate(other, SeededNoise(0)).release("x", np.zeros(3), bound=2.0, mu=0.05, round=t)
+    other.close()
+    with pytest.raises(ConfigError, match="cut or exchanged"):
+        Ledger(BUDGET).reopen(tmp_path / "other.jsonl", 4, chain)
+
+
+def test_another_budget_is_another_ledger(written):
+    path, chain = written
+    with pytest.raises(ConfigError, match="line 1 was changed"):
+        Ledger(Budget(2.0, 1e-6)).reopen(path, 4, chain)
+
+
+def test_two_processes_do_not_write_one_ledger(written):
+    path, chain = written
+    ledger = Ledger(BUDGET)
+    ledger.reopen(path, 4, chain)
+    code = (
+        f"from privfed.privacy.ledger import *; Ledger(Budget(1.0, 1e-6)).reopen(__import__('pathlib').Path({str(path)!r}), 0)"
+    )
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert other.returncode != 0 and "another process" in other.stderr
+    ledger.close()
+
+
+def test_the_command_verifies_and_tells(command, tmp_path):
+    assert command("data.n=200", "data.d=6", "rounds=3", "out=run", "--quiet").returncode == 0
+
+    def check():
+        return subprocess.run([sys.executable, "-m", "privfed.ledger", "run"], cwd=tmp_path, capture_output=True, text=True)
+
+    good = check()
+    assert good.returncode == 0 and "no line was changed" in good.stdout and "epsilon 1 at delta 1e-06" in good.stdout
+    result = tmp_path / "run/result.json"
+    result.write_text(result.read_text().replace('"epsilon": 0.99', '"epsilon": 0.49', 1))
+    assert check().returncode == 2 and "but the ledger says" in check().stderr
+    ledger = tmp_path / "run/ledger.jsonl"
+    ledger.write_text(ledger.read_text().replace('"round": 2', '"round": 7'))
+    bad = check()
+    assert bad.returncode == 2 and "line 3 was changed" in bad.stderr and "Traceback" not in bad.stderr

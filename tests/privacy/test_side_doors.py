@@ -1,0 +1,100 @@
+"""Nothing of a real user is in what a run leaves behind: files, console, log."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from privfed.config import compose
+from privfed.data.cohort import Cohort
+from privfed.data.synthetic import Synthetic
+from privfed.experiment import Experiment
+from privfed.report import keep_previous, write_config, write_run
+from privfed.roster import Member, Roster, new_token
+
+USERS, FEATURES = 30, 5
+SETTINGS = [f"data.n={USERS}", f"data.d={FEATURES}", "data.m=6", "rounds=3", "runtime.nodes=2"]
+
+
+@pytest.fixture
+def real(monkeypatch):
+    """An experiment whose users are real as far as privfed can tell: it is given their data and no truth."""
+
+    def make(*more):
+        cohorts = []
+        original = Synthetic.cohort
+
+        def cohort(self, first, last):
+            made = original(self, first, last)
+            cohorts.append(Cohort(made.ids, made.X, made.y))
+            return cohorts[-1]
+
+        monkeypatch.setattr(Synthetic, "cohort", cohort)
+        roster = Roster([Member("a", USERS // 2, new_token()), Member("b", USERS - USERS // 2, new_token())])
+        return Experiment(compose([*SETTINGS, *more]), roster), cohorts
+
+    return make
+
+
+def traces(numbers):
+    """How numbers might be written: their bytes in either precision, and their leading digits."""
+    for number in np.ravel(numbers).tolist():
+        yield np.float64(number).tobytes()
+        yield f"{abs(number):.6g}".encode()
+        yield repr(abs(number))[:10].encode()
+
+
+def contents(folder, captured):
+    """Everything a run leaves, with archives opened."""
+    whole = [captured.out.encode(), captured.err.encode()]
+    for path in folder.rglob("*"):
+        if path.is_file():
+            whole.append(path.read_bytes())
+        if path.suffix == ".npz":
+            with np.load(path) as file:
+                whole += [file[name].tobytes() for name in file.files]
+    return b"\n".join(whole)
+
+
+@pytest.mark.parametrize("more", [(), ("algo=altmin",), ("privacy.clip=auto",)], ids=["fedrep", "altmin", "auto"])
+def test_no_value_of_a_user_is_left_behind(real, tmp_path, capsys, more):
+    experiment, cohorts = real(*more)
+    write_config(tmp_path, experiment.cfg)
+    rows = []
+    outcome = experiment.run(tmp_path, lambda row: (rows.append(row), print(row)))
+    write_run(tmp_path, experiment.cfg, outcome)
+    left = contents(tmp_path, capsys.readouterr())
+    assert outcome.result["privacy"]["noise"] == "discrete" and outcome.result["metrics"] == {}
+    shared = [outcome.model["U"]]
+    seen = 0
+    for cohort in cohorts:
+        client = experiment.factory.serving(cohort)
+        W = client.weights(cohort, shared)
+        gradients = np.concatenate([np.linalg.norm(cohort.X, axis=(1, 2)), np.linalg.norm(cohort.y, axis=1)])
+        for trace in traces(np.concatenate([np.ravel(part) for part in (cohort.X, cohort.y, W, gradients)])):
+            seen += 1
+            assert trace not in left, trace
+    assert seen > 3 * USERS * 6 * FEATURES
+    for row in rows:
+        assert float(row["seconds"]).is_integer()
+    assert float(outcome.result["time"]["total_s"]).is_integer() and "user_rounds_per_s" not in outcome.result["time"]
+    known = {"step", "task", "round", "users", "clip", "noise_std", "epsilon", "missing_users", "seconds", "mse", "dist"}
+    assert {key for row in rows for key in row} <= known  # mse and dist: of fresh public users
+
+
+def test_a_second_run_on_the_same_users_is_flagged(real, tmp_path, monkeypatch):
+    for expected in (0, 1, 2):
+        experiment, _ = real("eps=0.5")
+        keep_previous(tmp_path)
+        write_config(tmp_path, experiment.cfg)
+        write_run(tmp_path, experiment.cfg, experiment.run(tmp_path))
+        notes = json.loads((tmp_path / "result.json").read_text()).get("notes", [])
+        assert [note.count("0.5") for note in notes if "Earlier runs" in note] == [expected] * bool(expected)
+    monkeypatch.undo()
+    simulated = Experiment(compose(SETTINGS))
+    keep_previous(tmp_path)
+    write_config(tmp_path, simulated.cfg)
+    write_run(tmp_path, simulated.cfg, simulated.run(tmp_path))
+    assert "notes" not in json.loads((tmp_path / "result.json").read_text())

@@ -1,0 +1,237 @@
+"""privfed as a Flower app, over a grid that lives in this process: settings, who is let in, faults, heads, resuming."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import zipfile
+from io import BytesIO
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.cli.build import build_fab_from_disk
+from flwr.supercore.task_identity import TaskIdentity
+
+from privfed import app
+from privfed.config import compose
+from privfed.errors import ConfigError, PrivfedError
+from privfed.experiment import Experiment
+from privfed.roster import Member, Roster, new_token
+
+SMALL = "data.n=60 data.d=6 data.m=6 rounds=2"
+QUICK = f"{SMALL} runtime.join_timeout=10"
+
+
+class Grid:
+    """Nodes by number, each with its node-config; asked at once, answered when pulled. silent: those that never answer."""
+
+    def __init__(self, *nodes, silent=()):
+        self.nodes, self.silent = dict(enumerate(nodes, start=1)), set(silent)
+        self.run = SimpleNamespace(run_id=7)
+        self.replies = {}
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 7, 1
+
+    def get_node_ids(self):
+        return list(self.nodes)
+
+    def push_messages(self, messages):
+        for message in messages:
+            number = message.metadata.dst_node_id
+            message.metadata.__dict__["_message_id"] = name = f"message-{len(self.replies)}"
+            self.replies[name] = None if number in self.silent else self.reply(number, message)
+            yield name
+
+    def reply(self, number, message):
+        settings = self.nodes[number]
+        context = Context(run_id=7, node_id=number, node_config=settings, state=RecordDict(), run_config={})
+        try:
+            return app.client(message, context)
+        except Exception as error:
+            return Message(Error(code=0, reason=str(error)), reply_to=message)
+
+    def pull_messages(self, names):
+        return [reply for name in names if (reply := self.replies[name]) is not None]
+
+
+def partitions(n=2):
+    return [{"partition-id": i, "num-partitions": n} for i in range(n)]
+
+
+def named(roster, folder, **more):
+    roster.save(folder / "roster.json")
+    roster.write_tokens(folder)
+    return [{"node": m.name, "token-file": str(folder / f"{m.name}.token"), **more.get(m.name, {})} for m in roster]
+
+
+def agrees(folder, text):
+    expected = Experiment(compose(text.split())).run().model
+    with np.load(folder / "model.npz") as found:
+        for name in found.files:
+            np.testing.assert_allclose(found[name], expected[name], rtol=1e-8, atol=1e-12)
+
+
+def test_a_simulation_of_flowers_own_agrees_with_one_process(tmp_path):
+    folder = app.conduct(Grid(*partitions()), {"overrides": QUICK, "out": str(tmp_path / "run")})
+    agrees(folder, SMALL)
+    names = {"result.json", "ledger.jsonl", "rounds.csv", "config.yaml", "model.npz", "report.html"}
+    assert {path.name for path in folder.iterdir()} == names
+
+
+def test_only_who_proves_a_registered_name_is_let_in(tmp_path, caplog):
+    roster = Roster.of_simulated(60, 2)
+    nodes = named(roster, tmp_path)
+    thief = {"node": "1", "token-file": str(tmp_path / "wrong.token")}
+    (tmp_path / "wrong.token").write_text(new_token())
+    stranger = nodes[0] | {"node": "eve"}
+    run = {
+        "overrides": f"{SMALL} runtime.join_timeout=2",
+        "out": str(tmp_path / "run"),
+        "roster": str(tmp_path / "roster.json"),
+    }
+    with pytest.raises(PrivfedError, match="only 1 of 2 nodes joined within 2 s; nothing was released"):
+        app.conduct(Grid(nodes[0], thief, stranger, *partitions()), run)
+    assert "token is wrong" in caplog.text and "'eve' is not registered" in caplog.text
+    agrees(app.conduct(Grid(stranger, *nodes), run), SMALL)
+
+
+def test_a_silent_node_counts_as_missing_or_stops_the_run_which_resumes(tmp_path):
+    fast = f"{QUICK} runtime.round_timeout=1 runtime.rejoin_timeout=0.5"
+    grid = Grid(*partitions())
+
+    def silence(number):
+        def step(row):
+            if row["step"] == 1:
+                grid.silent.add(number)
+
+        return step
+
+    run = {"overrides": f"{fast} runtime.quorum=0.4", "out": str(tmp_path / "missing")}
+    folder = conduct_with(grid, run, silence(2))
+    rows = (folder / "rounds.csv").read_text().splitlines()
+    place = rows[0].split(",").index("missing_users")
+    assert [row.split(",")[place] for row in rows[1:]] == ["0", "30", "30"]
+
+    grid.silent.clear()
+    run = {"overrides": f"{fast} runtime.quorum=0.9", "out": str(tmp_path / "stopped")}
+    with pytest.raises(PrivfedError, match="30 of 60 users answered in step 2; it was not released"):
+        conduct_with(grid, run, silence(1))
+    assert not (tmp_path / "stopped" / "result.json").exists()
+    grid.silent.clear()
+    with pytest.raises(ConfigError, match="not those of the run"):
+        app.conduct(grid, run | {"overrides": f"{run['overrides']} seed=3", "resume": True})
+    agrees(app.conduct(grid, run | {"resume": True}), SMALL)
+
+
+def conduct_with(grid, run, on_step):
+    """A run whose steps are watched from outside."""
+    before = Experiment.run
+
+    def watched(self, folder, step, resume):
+        return before(self, folder, lambda row: (step(row), on_step(row)), resume)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Experiment, "run", watched)
+        patch.setattr("privfed.runtimes.grid.GRACE", 0.0)
+        return app.conduct(grid, run)
+
+
+def test_real_users_keep_their_heads_and_need_a_roster(tmp_path):
+    roster = Roster(Member(name, 1, new_token()) for name in ("alice", "bob"))
+    own = {}
+    for number, name in enumerate(roster.members):
+        X = np.random.default_rng(number).normal(size=(20, 3))
+        np.savetxt(
+            tmp_path / f"{name}.csv",
+            np.column_stack([X, X @ [1, -1, number]]),
+            delimiter=",",
+            header="a,b,c,target",
+            comments="",
+        )
+        own[name] = {"data": str(tmp_path / f"{name}.csv"), "state": str(tmp_path / f"heads-{name}")}
+    run = {
+        "overrides": "data=remote data.d=3 data.k=1 data.n=2 rounds=1 eps=5 runtime.join_timeout=10",
+        "out": str(tmp_path / "run"),
+    }
+    grid = Grid(*named(roster, tmp_path, **own))
+    with pytest.raises(ConfigError, match="give the file with the registered nodes"):
+        app.conduct(grid, run)
+    folder = app.conduct(grid, run | {"roster": str(tmp_path / "roster.json")})
+    result = json.loads((folder / "result.json").read_text())
+    assert result["privacy"]["noise"] == "discrete" and result["metrics"] == {}
+    for name in roster.members:
+        (head,) = (tmp_path / f"heads-{name}").iterdir()
+        assert head.name == f"{name}.npz" and head.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        ({"overrides": "algo=fedrap"}, "did you mean 'fedrep'"),
+        ({"overrides": "eps='1"}, "quotation"),
+        ({"overrides": "runtime=ray"}, "runtime=superlink"),
+        ({"overrides": "eps=1", "settings": "eps: 1"}, "not both"),
+        ({"override": "eps=1"}, "did you mean 'overrides'"),
+        ({"roster": "/nowhere/roster.json"}, "cannot be read"),
+        ({"overrides": "data.n=60 runtime.nodes=0"}, "runtime.nodes=0"),
+        ({"overrides": "runtime.port=70000"}, "port number"),
+        ({"resume": True, "out": "/nowhere"}, "there is no run"),
+    ],
+)
+def test_a_mistake_in_the_run_config_is_one_line(run, words):
+    with pytest.raises(ConfigError, match=words) as caught:
+        app.conduct(Grid(*partitions()), run)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("node", "words"),
+    [
+        ({}, "say who this node is"),
+        ({"node": "a"}, "needs its token"),
+        ({"node": "a", "token-file": "/nowhere/a.token"}, "cannot be read"),
+        ({"partition-id": 0, "dta": "x.csv"}, "did you mean 'data'"),
+        ({"partition-id": 0, "data": "x.csv", "test": 1.5}, "test=1.5"),
+    ],
+)
+def test_a_mistake_in_the_node_config_is_one_line(node, words):
+    with pytest.raises(ConfigError, match=words) as caught:
+        app.participant(tuple(sorted(node.items())))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_failed_run_tells_flower_why(tmp_path, monkeypatch):
+    monkeypatch.setenv(app.STATUS, str(tmp_path))
+    context = Context(run_id=7, node_id=0, node_config={}, state=RecordDict(), run_config={"overrides": "eps=0"})
+    with pytest.raises(RuntimeError, match=r"privfed: eps=0: .* \(exit code 2\)"):
+        app.server(Grid(), context)
+    assert json.loads((tmp_path / "7.json").read_text())["exit_code"] == 2
+
+
+def test_the_bundle_holds_what_nodes_need_and_nothing_else():
+    with zipfile.ZipFile(BytesIO(build_fab_from_disk(ROOT))) as bundle:
+        names = bundle.namelist()
+    assert {
+        "conf/config.yaml",
+        "conf/runtime/superlink.yaml",
+        "privfed/app.py",
+        "strategies/fedrep.py",
+        "clients/fedrep.py",
+    } <= set(names)
+    assert {name.split("/")[0] for name in names} == {
+        "privfed", "strategies", "clients", "conf", "pyproject.toml", "LICENSE", ".info"
+    }  # fmt: skip
+
+
+def test_a_port_in_use_is_one_line(command):
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done: subprocess.CompletedProcess[str] = command(
+            "runtime=superlink", f"runtime.port={taken.getsockname()[1]}", *SMALL.split()
+        )
+    assert done.returncode == 2 and "the port is in use" in done.stderr and done.stderr.count("\n") == 1
