@@ -171,7 +171,7 @@ def honest_guises(theatre: Theatre, base: Transcript, tries: int) -> Iterator[Gu
         return
     labels = data.error == "risk"
     strange = hostile(generator(theatre.cfg.seed, "strange users"), data.m, data.d, labels)
-    search = Search(theatre, base, users.start + PLACE, tries, labels)
+    search = Search(theatre, base, users.start + PLACE, tries, labels, cohort.X.dtype)
     found = list(search.pairs(own, relation == WEAK, relation == ADD_REMOVE))
     if relation == WEAK:
         for name, (X, y) in {"itself": own, **{name: strange[name] for name in SHARED}}.items():

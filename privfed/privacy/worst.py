@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from flwr.common import parameters_to_ndarrays
@@ -79,13 +80,17 @@ def hostile(rng: np.random.Generator, m: int, d: int, labels: bool) -> dict[str,
 
 @dataclass
 class Search:
-    """Looks for users who move a release far. user: the number of the user whose place they take; tries: for each climb."""
+    """Looks for users who move a release far. user: the number of the user whose place they take; tries: for each climb.
+
+    dtype: the precision in which the users' node holds their features. labels: targets are -1 and 1.
+    """
 
     theatre: Theatre
     base: Transcript
     user: int
     tries: int
     labels: bool
+    dtype: np.dtype[Any]
 
     def pairs(self, own: User, weak: bool, remove: bool) -> Iterator[tuple[str, User, User]]:
         """For every sum of every kind of step two users far from each other, or one far from being absent, twice.
@@ -117,6 +122,8 @@ class Search:
     def _answer(self, message: Message, user: User) -> list[Array]:
         """What a node of this one user would send."""
         X, y = user
+        with np.errstate(over="ignore"):
+            X = X.astype(self.dtype)
         client = self.theatre.serving(Cohort(np.array([self.user]), X[None], y[None]))
         answer: list[Array] = client.fit(parameters_to_ndarrays(message.ins.parameters), message.ins.config)[0]
         return answer
