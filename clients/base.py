@@ -6,9 +6,21 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from flwr.client import NumPyClient
-from flwr.common import NDArrays, Scalar
+from flwr.client import Client, NumPyClient
+from flwr.common import (
+    Code,
+    EvaluateIns,
+    EvaluateRes,
+    FitIns,
+    FitRes,
+    NDArrays,
+    Parameters,
+    Scalar,
+    Status,
+    ndarrays_to_parameters,
+)
 
+from privfed.arrays import decoded
 from privfed.data.cohort import Cohort, Ids, groups_of
 from privfed.heads import HeadStore
 from privfed.kernels import lstsq
@@ -17,8 +29,34 @@ from privfed.models.linear import fit_heads
 from privfed.privacy.mechanisms import Contributions, Dense
 from privfed.privacy.quantile import MEASURES
 
+OK = Status(Code.OK, "")
 Part = Contributions | Array
 Task = Callable[[Cohort, NDArrays, dict[str, Any]], Part | tuple[Part, ...]]
+
+
+class FlowerClient(Client):
+    """Takes Flower's messages apart for a client that speaks in arrays; its own reader is safe in several threads."""
+
+    def __init__(self, client: NumPyClient) -> None:
+        self.client = client
+
+    def fit(self, ins: FitIns) -> FitRes:
+        """The cohort's sums."""
+        arrays, users, metrics = self.client.fit(arrays_of(ins.parameters), ins.config)
+        return FitRes(OK, ndarrays_to_parameters(arrays), users, metrics)
+
+    def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
+        """The published model, and what may be told of it."""
+        loss, users, metrics = self.client.evaluate(arrays_of(ins.parameters), ins.config)
+        return EvaluateRes(OK, loss, users, metrics)
+
+
+def arrays_of(parameters: Parameters) -> NDArrays:
+    """The arrays of a message, each writable and of 64-bit numbers."""
+    arrays = [decoded(tensor) for tensor in parameters.tensors]
+    if any(array is None for array in arrays):
+        raise ValueError("the server sent something else than arrays of 64-bit numbers")
+    return [np.array(array) for array in arrays]
 
 
 class CohortClient(NumPyClient):
@@ -58,6 +96,10 @@ class CohortClient(NumPyClient):
         return {"alone": lstsq(block.X, block.y), "oracle": fit_heads(U_star, X, y) @ U_star.T}
 
     # What all share.
+
+    def to_client(self) -> Client:
+        """As Flower's loop calls it."""
+        return FlowerClient(self)
 
     def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """The cohort's sums of clipped contributions and, where asked for, where their norms lie."""

@@ -20,7 +20,8 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ from privfed.runtimes.grid import WELCOME
 log = logging.getLogger("privfed.app")
 STATUS = "PRIVFED_STATUS"
 """Environment variable: a folder that is told how each run ended, for whoever started this federation."""
+NODES = "nodes.json"
+"""Who was registered when the run began, without tokens."""
 RUN_KEYS = ("overrides", "settings", "out", "roster", "resume")
 NODE_KEYS = ("node", "token-file", "data", "target", "test", "state", "partition-id", "num-partitions")
 
@@ -100,14 +103,19 @@ def conduct(grid: Grid, run: Mapping[str, Any]) -> Path:
     experiment.runtime.grid, experiment.runtime.trusting = grid, roster is None
     resume = bool(run.get("resume"))
     out = str(run.get("out") or cfg.out or "")
+    listed = json.dumps(experiment.roster.public(), indent=1) + "\n"
     if resume:
         folder = Path(out)
+        if (folder / NODES).exists() and (folder / NODES).read_text(encoding="utf-8") != listed:
+            raise ConfigError(f"roster: is not that of the run in {folder}; users would be numbered anew, and pay twice")
         if OmegaConf.to_yaml(recall(folder, [])) != OmegaConf.to_yaml(cfg):
             raise ConfigError(f"resume: the settings are not those of the run in {folder}; a resumed run keeps its settings")
     else:
         folder = prepare_folder(out or None, cfg.algo.name)
         keep_previous(folder)
         write_config(folder, cfg)
+        if roster is not None:
+            write_atomically(folder / NODES, listed.encode())
     log.info("the run's folder is %s", folder.resolve())
     prepare()  # nodes that share this machine's files find the kernels compiled
     main, rounds = experiment.strategy.task, experiment.strategy.rounds
@@ -153,13 +161,25 @@ class NodeClient(Client):
 
     def fit(self, ins: FitIns) -> FitRes:
         """The users' contribution."""
-        self.participant.welcome(str(ins.config.pop(WELCOME)))
-        return self.participant.client.to_client().fit(ins)
+        with discreet():
+            self.participant.welcome(str(ins.config.pop(WELCOME)))
+            return self.participant.client.to_client().fit(ins)
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
         """Take the published model."""
-        self.participant.welcome(str(ins.config.pop(WELCOME)))
-        return self.participant.evaluate(ins)
+        with discreet():
+            self.participant.welcome(str(ins.config.pop(WELCOME)))
+            return self.participant.evaluate(ins)
+
+
+@contextmanager
+def discreet() -> Iterator[None]:
+    """Flower sends an exception's words to the server, and those of a mistake in a user's file may quote it: here they stay."""
+    try:
+        yield
+    except Exception as error:
+        log.error("privfed: %s", error)
+        raise PrivfedError("this node could not answer; its own log says why") from None
 
 
 def make_client(context: Context) -> Client:

@@ -44,18 +44,13 @@ def restore(folder: Path, strategy: Any) -> list[dict[str, Any]]:
     """Put a freshly made strategy where the interrupted run was, and reopen its ledger. Returns the rows so far."""
     ledger, rows, releases, chain = strategy.federation.gate.ledger, [], 0, ""
     if (folder / FILE).exists():
-        try:
-            with np.load(folder / FILE) as file:
-                arrays = dict(file)
-            facts = json.loads(arrays.pop("facts").tobytes())
-        except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
-            raise ConfigError(f"{folder / FILE}: cannot be read ({error}); the run cannot be resumed") from error
+        known, arrays = read(folder)
         strategy.shared = [arrays[f"shared_{i}"] for i in range(sum(name.startswith("shared_") for name in arrays))]
         strategy.recall({name.removeprefix("memory_"): array for name, array in arrays.items() if name.startswith("memory_")})
-        strategy.done, strategy.started, strategy.clips = facts["done"], facts["started"], facts["clips"]
+        strategy.done, strategy.started, strategy.clips = known["done"], known["started"], known["clips"]
         if strategy.init is not None:
-            strategy.init.notes = tuple(facts["notes"])
-        rows, releases, chain = facts["rows"], facts["releases"], facts["chain"]
+            strategy.init.notes = tuple(known["notes"])
+        rows, releases, chain = known["rows"], known["releases"], known["chain"]
     unknown = ledger.reopen(folder / "ledger.jsonl", releases, chain)
     if unknown and strategy.federation.gate.source.repeatable:
         ledger.expect(unknown)
@@ -63,16 +58,25 @@ def restore(folder: Path, strategy: Any) -> list[dict[str, Any]]:
         paid = {(release.name, release.round) for release in unknown}
         while strategy.done < len(strategy.plan) and paid & released_in(strategy, strategy.plan[strategy.done]):
             rows.append(_give_up(strategy))
+        if strategy.done == len(strategy.plan) and not strategy.shared:
+            raise BudgetError("every step was paid for, and all results are lost; start a new run")
     return rows
+
+
+def read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The facts and the arrays of a checkpoint."""
+    try:
+        with np.load(folder / FILE) as file:
+            arrays = dict(file)
+        return json.loads(arrays.pop("facts").tobytes()), arrays
+    except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
+        raise ConfigError(f"{folder / FILE}: cannot be read ({error}); the run cannot be resumed") from error
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
     """The rows of the steps that a run in progress has done."""
-    if not (folder / FILE).exists():
-        return []
-    with np.load(folder / FILE) as file:
-        done: list[dict[str, Any]] = json.loads(file["facts"].tobytes())["rows"]
-        return done
+    done: list[dict[str, Any]] = read(folder)[0]["rows"] if (folder / FILE).exists() else []
+    return done
 
 
 def released_in(strategy: Any, step: Any) -> set[tuple[str, int]]:

@@ -65,6 +65,8 @@ class Experiment:
             raise ConfigError.of("data.n", self.data.n, f"but {self.roster.users} users are registered")
         self.simulated = self.data.simulated and self.roster.simulated
         """No real user takes part: errors may be told, and noise may be repeatable."""
+        if not self.simulated and math.isinf(self.budget.epsilon):
+            raise ConfigError.of("eps", "inf", "releases real users' sums without noise; it is for simulations only")
         privacy = {key: value for key, value in cfg.privacy.items() if key != "noise"}
         settings, source = PrivacySettings(**privacy), noise_source(cfg.privacy.noise, cfg.seed, self.simulated)
         self.ledger = Ledger(self.budget)

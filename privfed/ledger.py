@@ -9,7 +9,9 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from privfed import checkpoint
 from privfed.command import Parser, guarded
 from privfed.config import load
 from privfed.errors import ConfigError
@@ -43,17 +45,23 @@ def execute(folder: Path) -> None:
     console.print(table)
     spent = f"epsilon {ledger.epsilon:.4g} at delta {ledger.delta:g} ({budget.neighbouring}), of a budget of {budget.epsilon:g}"
     console.print(f"Together they cost {spent}.", soft_wrap=True)
-    _compare(folder, ledger.epsilon)
+    _compare(folder, ledger)
 
 
-def _compare(folder: Path, epsilon: float) -> None:
-    """The result must claim what the ledger says."""
-    path = folder / "result.json"
-    if not path.exists():
+def _compare(folder: Path, ledger: Any) -> None:
+    """The result must claim what the ledger says, and an unfinished run's checkpoint must know no more releases than it."""
+    path, made = folder / "result.json", len(ledger.releases)
+    if path.exists():
+        privacy = json.loads(path.read_text(encoding="utf-8"))["privacy"]
+        claimed, released, epsilon = privacy["epsilon"], privacy["releases"], ledger.epsilon
+        if claimed != "inf" and abs(claimed - epsilon) > 1e-9 * max(1.0, epsilon):
+            raise ConfigError(f"{path}: claims epsilon {claimed}, but the ledger says {epsilon}")
+    elif (folder / checkpoint.FILE).exists():
+        released = checkpoint.read(folder)[0]["releases"]
+    else:
         return
-    claimed = json.loads(path.read_text(encoding="utf-8"))["privacy"]["epsilon"]
-    if claimed != "inf" and abs(claimed - epsilon) > 1e-9 * max(1.0, epsilon):
-        raise ConfigError(f"{path}: claims epsilon {claimed}, but the ledger says {epsilon}")
+    if made < released or (path.exists() and made != released):
+        raise ConfigError(f"{folder / 'ledger.jsonl'}: has {made} releases, but {released} were made; it was cut")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -49,10 +49,12 @@ class NodeFactory:
         prepare()
         return self.serving(self.source.cohort(users.start, users.stop))
 
-    def welcome(self, users: range, about: str = "the federation", published: bool = False) -> dict[str, Any]:
+    def welcome(
+        self, users: range, about: str = "the federation", published: bool = False, simulated: bool = False
+    ) -> dict[str, Any]:
         """What a node in another process makes its client from: settings, and the public numbers of its users.
 
-        published: the node only takes a finished model.
+        published: the node only takes a finished model. simulated: its users are registered as simulated ones.
         """
         data = self.source
         return {
@@ -66,6 +68,7 @@ class NodeFactory:
             "error": data.error,
             "about": about,
             "published": published,
+            "simulated": simulated,
         }
 
     def serving(self, cohort: Cohort) -> Any:

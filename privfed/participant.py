@@ -30,7 +30,7 @@ from omegaconf import OmegaConf
 from privfed import __version__
 from privfed.config import CONF
 from privfed.data.cohort import Cohort
-from privfed.data.rows import read_rows
+from privfed.data.rows import has_users, read_rows
 from privfed.errors import ConfigError, PrivfedError
 from privfed.heads import HeadStore
 from privfed.linalg import Array
@@ -56,15 +56,16 @@ class OwnRows:
     target: str
     test: float
 
-    def read(self, name: str, users: int, settings: Mapping[str, Any]) -> dict[str, tuple[Array, Array]]:
+    def read(self, name: str, users: int | None, settings: Mapping[str, Any]) -> dict[str, tuple[Array, Array]]:
         """X (m, d) and y (m,) of each user, checked against what the server expects. name: the node's, and its only user's."""
-        rows = read_rows(self.path, self.target, settings["columns"], name if users == 1 else None)
+        alone = users == 1 or (users is None and not has_users(self.path))
+        rows = read_rows(self.path, self.target, settings["columns"], name if alone else None)
         for user, (X, _) in rows.items():
             if X.shape[1] != settings["d"]:
                 raise ConfigError(f"{self.path}: has {X.shape[1]} feature columns, the federation has {settings['d']}")
             if len(X) != len(next(iter(rows.values()))[0]):
                 raise ConfigError(f"{self.path}: user {user!r} has {len(X)} rows, others have not; give all the same number")
-        if len(rows) != users:
+        if users is not None and len(rows) != users:
             raise ConfigError(f"{self.path}: has rows of {len(rows)} user(s), but {users} are registered for {name}")
         return rows
 
@@ -136,13 +137,19 @@ class Participant:
         for target in targets(settings):
             if target not in known:
                 raise ConfigError(f"the server asks for {target}, which no configuration file of this machine names")
+        if self.rows is not None and settings["simulated"]:
+            raise ConfigError(
+                f"the server takes {self.identity.name} for a simulated user: its noise may be known to everybody, and would "
+                "not protect your data; nothing was sent. It has to register you as a real user (python -m privfed.roster)"
+            )
         factory = NodeFactory(settings["client"], settings["init"], settings["data"], settings["seed"])
         first, last = settings["users"]
         names: dict[int, str] = {}
         if self.rows is None:
             self.client = factory(range(first, last))
         else:
-            users = self.rows.read(self.identity.name, last - first, settings)
+            registered = None if settings["published"] else last - first
+            users = self.rows.read(self.identity.name, registered, settings)
             names = {first + i: name for i, name in enumerate(users)}
             self.client = factory.serving(self._own_cohort(list(users.values()), first))
         if self.state is not None:
@@ -186,13 +193,15 @@ def targets(settings: Any) -> Iterator[str]:
         for key, value in settings.items():
             if key == "_target_":
                 yield str(value)
-            elif key.startswith("_") or (isinstance(value, str) and "${" in value):
+            elif key.startswith("_"):
                 raise ConfigError(f"the server sent the setting {key!r}, which a client does not take")
             else:
                 yield from targets(value)
     elif isinstance(settings, list):
         for value in settings:
             yield from targets(value)
+    elif isinstance(settings, str) and "${" in settings:
+        raise ConfigError(f"the server sent {settings[:40]!r}, which a client does not take")
 
 
 def targets_in_files(folders: tuple[Path, ...]) -> Iterator[str]:

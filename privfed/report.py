@@ -36,10 +36,10 @@ FILES = (
 def keep_previous(folder: Path) -> None:
     """An earlier run in the same folder is moved to previous-1, previous-2, ...: nothing is lost, nothing is mixed."""
     ledger, result = folder / "ledger.jsonl", folder / "result.json"
-    if not result.exists() and not (ledger.exists() and ledger.stat().st_size):
-        return
     if ledger.exists():
         locked(ledger).close()  # a run that is still going on is left alone
+    if not result.exists() and not (ledger.exists() and ledger.stat().st_size):
+        return
     i = 1
     while (kept := folder / f"previous-{i}").exists():
         i += 1

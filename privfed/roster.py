@@ -76,6 +76,10 @@ class Roster:
         content: dict[str, Any] = {"nodes": [vars(member) for member in self]}
         write_atomically(path, (json.dumps(content, indent=1) + "\n").encode(), mode=0o600)
 
+    def public(self) -> list[dict[str, Any]]:
+        """Names, users and kinds in order, without the tokens."""
+        return [{key: value for key, value in vars(member).items() if key != "token"} for member in self]
+
     def write_tokens(self, folder: Path) -> None:
         """A file with each node's token, to be given to that node."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -113,7 +117,7 @@ def new_token() -> str:
 def parse_member(text: str, simulated: bool) -> Member:
     """NAME, or NAME=USERS."""
     name, _, users = text.partition("=")
-    if users and not users.isdigit():
+    if users and not users.isdecimal():
         raise ConfigError(f"{text}: must be NAME, or NAME=USERS with the number of users behind that node")
     return Member(name, int(users or 1), new_token(), simulated)
 
@@ -124,7 +128,11 @@ def execute(options: argparse.Namespace) -> None:
     listed += [parse_member(text, False) for text in options.nodes] + [parse_member(text, True) for text in options.simulated]
     roster = Roster(listed)
     tokens = options.file.parent / "tokens"
-    roster.save(options.file)
+    try:
+        options.file.parent.mkdir(parents=True, exist_ok=True)
+        roster.save(options.file)
+    except OSError as error:
+        raise ConfigError(f"{options.file}: cannot be written ({error.strerror})") from error
     roster.write_tokens(tokens)
     print(
         f"{options.file}: {len(roster)} node(s), {roster.users} user(s). Keep it secret; give each node its file in {tokens}/"

@@ -67,6 +67,8 @@ def execute(options: argparse.Namespace) -> None:
     logging.basicConfig(level=level, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("flwr").setLevel(logging.WARNING)
     before = options.resume or options.publish
+    if before is not None and options.roster is not None:
+        raise ConfigError(f"--roster {options.roster}: the run in {before} keeps its own; give none beside --resume")
     if before is not None:
         cfg = recall(before, options.overrides) if options.publish is None else finished(before, options.overrides)
         roster = Roster.read(before / "roster.json") if (before / "roster.json").exists() else None
@@ -95,7 +97,7 @@ def execute(options: argparse.Namespace) -> None:
         write_config(folder, cfg)
         experiment.roster.save(folder / "roster.json")
     tokens = (options.roster or folder / "roster.json").parent / "tokens"
-    if options.roster is None:
+    if options.roster is None and options.resume is None:
         experiment.roster.write_tokens(tokens)
     experiment.runtime.on_listening = lambda port: announce(experiment, options, tokens, port)
     with console.Progress(experiment, quiet=options.quiet) as progress:

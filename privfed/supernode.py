@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import re
 import shlex
@@ -106,6 +107,8 @@ def check_server(options: argparse.Namespace) -> None:
     """Raise unless a SuperLink with a certificate we trust listens there, now or within our patience."""
     from privfed.runtimes.wire import check_reachable, read_pem
 
+    if not 0 <= options.patience < math.inf:
+        raise ConfigError.of("--patience", options.patience, "must be a number of seconds, at least 0")
     roots, deadline = read_pem(options.root_certificates), time.monotonic() + options.patience
     while True:
         try:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
 from flwr.common import EvaluateRes, FitRes
 from flwr.server.client_proxy import ClientProxy
-from numpy.lib import format as npy
 
+from privfed.arrays import decoded
 from privfed.linalg import Array
 
 Reply = TypeVar("Reply", FitRes, EvaluateRes)
@@ -21,8 +18,6 @@ NEEDED = {"own", "oracle"}
 """Errors without which a judgement tells nothing."""
 LARGEST = 1e100
 """No sum of errors is larger; sums of such numbers stay finite."""
-LONGEST_HEADER = 10 + 0xFFFF
-"""Bytes before the numbers of an array: a version 1.0 header counts its length in 16 bits."""
 
 
 def in_order(results: Sequence[tuple[ClientProxy, Reply]], nodes: Iterable[str]) -> Iterator[tuple[str, Reply]]:
@@ -51,39 +46,13 @@ def totals_of(
         if result.metrics.get("step") != step or len(tensors) != len(shapes):
             continue
         arrays = [decoded(tensor, shape) for tensor, shape in zip(tensors, shapes, strict=True)]
-        sound = [array for array in arrays if array is not None]
+        sound = [array for array in arrays if array is not None and np.isfinite(array).all()]
         if len(sound) < len(arrays):
             continue
         present += asked[cid]
         for total, array, (_, bound) in zip(totals, sound, wanted, strict=True):
             total += bounded(array, asked[cid] * bound)
     return totals, present
-
-
-def decoded(tensor: bytes, shape: tuple[int, ...]) -> Array | None:
-    """The array in a tensor's bytes, if it is one of finite 64-bit numbers in this shape; nothing is allocated on its word."""
-    start = len(tensor) - 8 * math.prod(shape)
-    if not 0 < start <= LONGEST_HEADER:
-        return None
-    fortran = _layout(tensor[:start], shape)
-    if fortran is None:
-        return None
-    numbers = np.frombuffer(tensor, dtype=np.float64, offset=start)
-    return numbers.reshape(shape, order="F" if fortran else "C") if np.isfinite(numbers).all() else None
-
-
-@lru_cache(maxsize=256)  # nearly all replies have the same few headers
-def _layout(header: bytes, shape: tuple[int, ...]) -> bool | None:
-    """Whether the numbers of this shape lie column by column; None if the bytes are not a header that says so."""
-    stream = io.BytesIO(header)
-    try:
-        if npy.read_magic(stream) != (1, 0):
-            return None
-        given, fortran, dtype = npy.read_array_header_1_0(stream)
-    except Exception:  # whatever NumPy's parser stumbles over, a stranger's bytes stop nobody
-        return None
-    fits = given == shape and dtype == np.float64 and stream.tell() == len(header)
-    return bool(fortran) if fits else None
 
 
 def judgements(results: Sequence[tuple[ClientProxy, EvaluateRes]], nodes: Mapping[str, int]) -> dict[str, Any]:

@@ -20,9 +20,11 @@ class Remote:
     personal = True
     scale, floor = LOGARITHMIC, 0.0
 
-    def __init__(self, n: int | None, d: int, k: int, m: int, error: str, columns: list[str] | None, seed: int) -> None:
+    def __init__(self, n: int | None, d: int | None, k: int, m: int, error: str, columns: list[str] | None, seed: int) -> None:
         if n is None:
             raise ConfigError("data=remote: data stay with their users; start python -m privfed.server with a roster")
+        if d is None:
+            raise ConfigError("data.d: say how many features a user has, as in data.d=5")
         for key, value in (("data.n", n), ("data.d", d), ("data.k", k), ("data.m", m)):
             check_whole(key, value)
         check_number("data.k", k, lambda x: x <= d, f"cannot be larger than data.d={d}")

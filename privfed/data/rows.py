@@ -54,6 +54,15 @@ def read_rows(
     return {whose: (numbers[:, :-1], numbers[:, -1]) for whose, numbers in arrays.items()}
 
 
+def has_users(path: Path) -> bool:
+    """Whether a file says whose each row is."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return USER in [name.strip() for name in next(csv.reader(file), [])]
+    except (OSError, UnicodeError, csv.Error) as error:
+        raise ConfigError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+
+
 def _number(text: str, path: Path, line: int, column: str) -> float:
     try:
         number = float(text)

@@ -55,9 +55,11 @@ class Ledger:
 
     def open(self, path: Path) -> None:
         """Write to this file from now on; a ledger is never continued or overwritten by another run."""
-        if path.exists() and path.stat().st_size:
+        file = locked(path)
+        if path.stat().st_size:
+            file.close()
             raise ConfigError.of("out", path.parent, "already holds the ledger of another run")
-        self._file = locked(path)
+        self._file = file
 
     def reopen(self, path: Path, known: int, chain: str = "") -> list[Release]:
         """Go on with the ledger of an interrupted run, all of it spent. Returns the releases after the first `known` ones.

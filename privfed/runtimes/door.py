@@ -71,6 +71,7 @@ class Door(ClientManager):
         self._nodes: dict[str, ClientProxy] = {}
         self._entering: dict[str, ClientProxy] = {}
         self._gone: WeakSet[ClientProxy] = WeakSet()
+        self._asking: WeakSet[ClientProxy] = WeakSet()
         self._changed = threading.Condition()
 
     # Flower's interface.
@@ -132,6 +133,7 @@ class Door(ClientManager):
             _hang_up(proxy)
 
     def _receive(self, proxy: ClientProxy) -> None:
+        self._asking.add(proxy)
         try:
             if self.published is not None:
                 self._hand_out(proxy, self.published)
@@ -143,11 +145,12 @@ class Door(ClientManager):
             _attempt(self._ask, proxy, goodbye, 5.0)
             _hang_up(proxy)
         except Exception as error:
-            gone = type(error).__name__ == "GrpcBridgeClosed"
-            log.warning(
-                "%r %s", proxy.cid, "left before it was let in" if gone else f"did not keep to the protocol ({error!r:.100})"
-            )
+            left = type(error).__name__ == "GrpcBridgeClosed"
+            what = "left before it was let in" if left else f"did not keep to the protocol ({type(error).__name__})"
+            log.warning("%r %s", proxy.cid, what)
             _hang_up(proxy)
+        finally:
+            self._asking.discard(proxy)
 
     def _admit(self, proxy: ClientProxy) -> None:
         """Let a node in, or raise RefusedError."""
@@ -171,6 +174,11 @@ class Door(ClientManager):
             self._nodes[node] = proxy
             self._changed.notify_all()
         log.info("%s has joined (%d of %d)", node, len(self._nodes), len(self.roster))
+
+    def holds(self, proxy: ClientProxy) -> bool:
+        """Whether this connection was let in, or is being asked who it is."""
+        with self._changed:
+            return proxy in self._asking or any(proxy is each for each in (*self._nodes.values(), *self._entering.values()))
 
     def _leave(self, proxy: ClientProxy) -> bool:
         """Give the place of this connection free, and of no other: its name may be another's by now."""

@@ -25,6 +25,8 @@ from privfed.runtimes.inprocess import serve
 WELCOME = "welcome"
 """The setting of a message that holds what a node's client is made from: over a SuperLink every message meets a new process."""
 MOST_AT_ONCE = 256
+AGAIN = 60.0
+"""Seconds after which a node that was not let in is asked again who it is."""
 GRACE = 10.0
 """Seconds beyond a message's time to live that the SuperLink has to say that it is over."""
 log = logging.getLogger("privfed.grid")
@@ -35,7 +37,10 @@ def serve_grid(
 ) -> None:
     """Flower's server loop over the nodes of a grid; every message is given up after `timeout` seconds."""
     door = Door(roster, trusting=trusting)
-    welcomes = {node: json.dumps(factory.welcome(users)) for node, users in roster.nodes.items()}
+    welcomes = {
+        node: json.dumps(factory.welcome(users, simulated=roster.members[node].simulated))
+        for node, users in roster.nodes.items()
+    }
     over, heard = threading.Event(), Clock()
     watcher = threading.Thread(target=watch, args=(grid, door, welcomes, timeout, over, heard), daemon=True)
     watcher.start()
@@ -74,6 +79,7 @@ def guard(patience: float, over: threading.Event, heard: Clock) -> None:
 def watch(grid: Grid, door: Door, welcomes: Mapping[str, str], patience: float, over: threading.Event, heard: Clock) -> None:
     """Present every node that comes online to the door, and take away those that go offline, until it is over."""
     known: dict[int, NodeProxy] = {}
+    asked: dict[int, float] = {}
     prompt = PromptGrid(grid)
     while not over.is_set():
         try:
@@ -86,8 +92,12 @@ def watch(grid: Grid, door: Door, welcomes: Mapping[str, str], patience: float, 
         heard.now()
         for node_id in set(known) - online:
             door.unregister(known.pop(node_id))
+        for node_id in [node_id for node_id, proxy in known.items() if not door.holds(proxy)]:
+            if time.monotonic() - asked[node_id] > AGAIN:  # it was refused, or did not answer: it may have been a bad moment
+                del known[node_id]
         for node_id in online - set(known):
             known[node_id] = NodeProxy(node_id, prompt, grid.run.run_id, welcomes, patience)
+            asked[node_id] = time.monotonic()
             door.register(known[node_id])
         over.wait(1.0)
 

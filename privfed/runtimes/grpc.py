@@ -108,7 +108,9 @@ class Grpc:
 
     def _welcome(self, factory: NodeFactory, roster: Roster, node: str) -> dict[str, Any]:
         """What a node is sent when it has proven who it is; a stranger who takes the published model is one user."""
-        return factory.welcome(roster.nodes.get(node, range(1)), self.about, published=not node)
+        if not node:
+            return factory.welcome(range(1), self.about, published=True)
+        return factory.welcome(roster.nodes[node], self.about, simulated=roster.members[node].simulated)
 
 
 def largest_answer(strategy: Any) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import strategies.base
+from privfed.arrays import decoded
 from privfed.audit import main
 from privfed.config import compose, options
 from privfed.experiment import Experiment
@@ -19,7 +20,6 @@ from privfed.privacy.ledger import SENSITIVITY, Ledger
 from privfed.privacy.noise import SeededNoise
 from strategies.algorithm import Algorithm
 from strategies.base import PrivateStrategy
-from strategies.replies import decoded
 
 FAST = ("rounds=9", "eps=4", "--quiet", "out=o")
 SMALL = {

@@ -115,3 +115,12 @@ def test_the_command_verifies_and_tells(command, tmp_path):
     ledger.write_text(ledger.read_text().replace('"round": 2', '"round": 7'))
     bad = check()
     assert bad.returncode == 2 and "line 3 was changed" in bad.stderr and "Traceback" not in bad.stderr
+
+
+def test_the_command_notices_a_cut_even_where_the_total_stays(command, tmp_path):
+    """Rounds on disjoint groups of users cost what one of them costs."""
+    assert command("algo=altmin", "data.n=200", "data.d=6", "rounds=3", "out=run", "--quiet").returncode == 0
+    ledger = tmp_path / "run/ledger.jsonl"
+    ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:3]))
+    done = subprocess.run([sys.executable, "-m", "privfed.ledger", "run"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and "it was cut" in done.stderr

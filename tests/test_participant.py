@@ -1,0 +1,81 @@
+"""What a client refuses to do for a server, and what it never tells one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from flwr.common import FitIns, ndarrays_to_parameters
+
+from privfed.app import NodeClient
+from privfed.config import compose
+from privfed.errors import ConfigError, PrivfedError
+from privfed.experiment import Experiment
+from privfed.nodes import NodeFactory
+from privfed.participant import Identity, OwnRows, Participant
+from privfed.roster import Member, Roster, new_token
+from privfed.runtimes.grid import WELCOME
+
+CSV = "a,b,c,target\n" + "\n".join(f"{i},{i * i},{7 - i},{i / 3}" for i in range(8)) + "\n"
+
+
+@pytest.fixture
+def factory():
+    return NodeFactory.of(compose(["data=remote", "data.d=3", "data.n=1"]))
+
+
+@pytest.fixture
+def participant(tmp_path):
+    def make(content=CSV):
+        (tmp_path / "mine.csv").write_text(content)
+        return Participant(Identity("alice", ""), OwnRows(tmp_path / "mine.csv", "target", 0.2), say=lambda text: None)
+
+    return make
+
+
+def test_real_rows_are_not_given_to_a_simulation(factory, participant):
+    """Its noise is seeded: whoever knows the seed, and every announcement tells it, could take it away."""
+    with pytest.raises(ConfigError, match="takes alice for a simulated user"):
+        participant().welcome(json.dumps(factory.welcome(range(1), simulated=True)))
+    participant().welcome(json.dumps(factory.welcome(range(1))))
+
+
+def test_a_file_of_several_users_takes_the_published_model(factory, participant):
+    header, *lines = CSV.split()
+    content = "\n".join([f"user,{header}", *(f"u{i % 2},{line}" for i, line in enumerate(lines))]) + "\n"
+    me = participant(content)
+    me.welcome(json.dumps(factory.welcome(range(1), published=True)))
+    assert len(me.client.cohort) == 2
+    with pytest.raises(ConfigError, match="no rows of user 'alice'"):
+        participant(content).welcome(json.dumps(factory.welcome(range(1))))
+
+
+@pytest.mark.parametrize("where", ["client", "data"])
+@pytest.mark.parametrize(
+    "value", [{"_args_": [1]}, {"x": "${oc.env:HOME}"}, {"x": ["${oc.env:HOME}"]}, {"_target_": "os.system"}]
+)
+def test_a_server_runs_no_code_here(factory, participant, where, value):
+    settings = factory.welcome(range(1))
+    settings[where] = {**settings[where], "more": value}
+    with pytest.raises(ConfigError, match=r"does not take|no configuration file"):
+        participant().welcome(json.dumps(settings))
+
+
+def test_a_mistake_in_a_users_file_is_not_told_to_the_server(factory, participant, caplog):
+    """Flower sends the words of an exception over a SuperLink."""
+    client = NodeClient(participant(CSV + "1,2,secret illness,4\n"))
+    ins = FitIns(ndarrays_to_parameters([]), {WELCOME: json.dumps(factory.welcome(range(1)))})
+    with pytest.raises(PrivfedError) as told:
+        client.fit(ins)
+    assert "secret" not in str(told.value) and told.value.__suppress_context__
+    assert "secret illness" in caplog.text
+
+
+def test_real_users_are_not_released_without_noise():
+    roster = Roster([Member("alice", 1, new_token())])
+    with pytest.raises(ConfigError, match=r"eps=inf.*simulations only"):
+        Experiment(compose(["data=remote", "data.d=3", "data.n=1", "eps=inf"]), roster)
+    with pytest.raises(ConfigError, match="protects nobody"):
+        Experiment(compose(["data=remote", "data.d=3", "data.n=1", "privacy.noise=seeded"]), roster)
+    with pytest.raises(ConfigError, match=r"data\.d: say how many features"):
+        Experiment(compose(["data=remote", "data.n=1"]), roster)
