@@ -17,7 +17,7 @@ run: setup
 	$(BIN)/python -m privfed.run algo=fedrep eps=1
 
 test: setup lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 lint: setup
 	$(BIN)/ruff check .
