@@ -29,7 +29,7 @@ COLUMNS = (
 
 FILES = (
     "ledger.jsonl", "roster.json", checkpoint.FILE, "config.yaml", "rounds.csv", "model.npz", "report.html", "audit.html",
-    "result.json",
+    "nodes.json", "result.json",
 )  # fmt: skip
 
 

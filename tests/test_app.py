@@ -14,6 +14,7 @@ from conftest import ROOT
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.cli.build import build_fab_from_disk
 from flwr.supercore.task_identity import TaskIdentity
+from omegaconf import OmegaConf
 
 from privfed import app
 from privfed.config import compose
@@ -235,3 +236,21 @@ def test_a_port_in_use_is_one_line(command):
             "runtime=superlink", f"runtime.port={taken.getsockname()[1]}", *SMALL.split()
         )
     assert done.returncode == 2 and "the port is in use" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_resumed_run_keeps_its_roster(tmp_path):
+    """Users are numbered by it, and so are the disjoint groups that pay side by side."""
+    run = {
+        "overrides": "data.n=4 data.d=4",
+        "out": str(tmp_path / "run"),
+        "roster": str(tmp_path / "roster.json"),
+        "resume": True,
+    }
+    cfg = app.configuration(run)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.yaml").write_text(OmegaConf.to_yaml(cfg))
+    members = [Member("a", 1, new_token(), simulated=True), Member("b", 3, new_token(), simulated=True)]
+    (tmp_path / "run" / app.NODES).write_text(json.dumps(Roster(members).public(), indent=1) + "\n")
+    Roster(members[::-1]).save(tmp_path / "roster.json")
+    with pytest.raises(ConfigError, match="numbered anew, and pay twice"):
+        app.conduct(None, run)
