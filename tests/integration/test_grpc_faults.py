@@ -96,7 +96,9 @@ def test_killed_hanging_and_returning_clients_count_as_zero_and_nothing_else_cha
     # Noise and divisor are those of the full run: the same noise, the same n, zeros for who was away.
     expected = reference(*settings, absent=lambda step: {"1"} if missing[step - 1] else set(), steps=len(rows))
     np.testing.assert_allclose(unfinished_model_of(folder), expected, atol=1e-8)
-    check_books(folder, len(rows))
+    entries = len(ledger_of(folder))  # the end may have come between an entry and the step's being kept
+    assert entries - len(rows) in (0, 1)
+    check_books(folder, entries)
     assert "30 users missing" in server.said
 
 
