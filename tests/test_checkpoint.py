@@ -118,9 +118,12 @@ def test_a_secure_run_goes_on_after_the_step_it_gave_up(tmp_path):
     assert outcome.result["privacy"]["epsilon"] <= experiment.budget.epsilon
 
 
-@pytest.mark.parametrize(("settings", "step"), [((), 1), (("privacy.clip=auto",), 1), (("privacy.clip=auto",), 3)])
+LOST = [((), 1), (("privacy.clip=auto",), 1), (("privacy.clip=auto",), 3), (("algo=expmech", "rounds=1"), 1)]
+
+
+@pytest.mark.parametrize(("settings", "step"), LOST)
 def test_what_nothing_can_be_learnt_without_is_not_released_again(tmp_path, settings, step):
-    """The initialiser, or the first clip norm, under secure noise: refused for good, and nothing more is spent."""
+    """The initialiser, the first clip norm, an only choice, under secure noise: refused for good, and nothing more is spent."""
     folder = tmp_path / "run"
     started(folder, SECURE, *settings, between=step)
     paid = ledger_of(folder)
