@@ -19,12 +19,12 @@ from flwr.common import ndarrays_to_parameters
 from threadpoolctl import threadpool_limits
 
 from privfed.certificates import make_certificates
-from privfed.errors import ConfigError, PrivfedError, check_number, check_positive
+from privfed.errors import ConfigError, PrivfedError, check_positive
 from privfed.nodes import NodeFactory
 from privfed.privacy.quantile import MEASURES
 from privfed.roster import Member, Roster
 from privfed.runtimes.door import Door
-from privfed.runtimes.inprocess import checked_nodes, serve
+from privfed.runtimes.inprocess import checked_nodes, patient, serve
 from privfed.runtimes.wire import Certificates, listening
 
 LOOPBACK = "127.0.0.1"
@@ -49,20 +49,9 @@ class Grpc:
         rejoin_timeout: float,
         quorum: float,
     ) -> None:
-        for key, value in (
-            ("round_timeout", round_timeout),
-            ("join_timeout", join_timeout),
-            ("rejoin_timeout", rejoin_timeout),
-        ):
-            check_positive(f"runtime.{key}", value)
-        check_number("runtime.quorum", quorum, lambda x: 0 <= x <= 1, "must lie between 0 and 1")
-        self.name, self.nodes, self.round_timeout = name, nodes, float(round_timeout)
-        self.patience = {
-            "strict": False,
-            "join_timeout": join_timeout,
-            "rejoin_timeout": rejoin_timeout,
-            "quorum": quorum,
-        }
+        self.name, self.nodes = name, nodes
+        self.round_timeout = float(check_positive("runtime.round_timeout", round_timeout))
+        self.patience = patient(join_timeout, rejoin_timeout, quorum)
         self.spawn = True
         """Whether the nodes of simulated users are started here."""
         self.outside: tuple[str, Certificates | None] | None = None

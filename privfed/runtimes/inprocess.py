@@ -14,7 +14,7 @@ from flwr.server.client_manager import ClientManager, SimpleClientManager
 from flwr.server.strategy import Strategy
 from threadpoolctl import threadpool_limits
 
-from privfed.errors import ConfigError, check_whole
+from privfed.errors import ConfigError, check_number, check_positive, check_whole
 from privfed.roster import Roster
 from privfed.runtimes.proxy import NodeProxy
 
@@ -64,6 +64,16 @@ def checked_nodes(nodes: int | None, users: int) -> int | None:
     if check_whole("runtime.nodes", nodes) > users:
         raise ConfigError.of("runtime.nodes", nodes, f"more nodes than the {users} users")
     return nodes
+
+
+def patient(join_timeout: float, rejoin_timeout: float, quorum: float) -> dict[str, Any]:
+    """How a federation deals with nodes that may be late or gone, from a runtime's settings."""
+    return {
+        "strict": False,
+        "join_timeout": check_positive("runtime.join_timeout", join_timeout),
+        "rejoin_timeout": check_positive("runtime.rejoin_timeout", rejoin_timeout),
+        "quorum": check_number("runtime.quorum", quorum, lambda x: 0 <= x <= 1, "must lie between 0 and 1"),
+    }
 
 
 def serve(strategy: Strategy, manager: ClientManager, rounds: int, workers: int, timeout: float | None = None) -> None:

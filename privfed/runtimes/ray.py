@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_limits
 from privfed.errors import ConfigError, PrivfedError, check_flag, check_number, check_positive
 from privfed.roster import Roster
 from privfed.runtimes import cluster
-from privfed.runtimes.inprocess import checked_nodes, serve
+from privfed.runtimes.inprocess import checked_nodes, patient, serve
 from privfed.runtimes.proxy import NodeProxy
 
 INLINE_BYTES = 100_000
@@ -127,14 +127,10 @@ class OnRay:
         self.address = cluster.check_address(address)
         self.cpus = check_positive("runtime.cpus", cpus)
         self.gpus = check_number("runtime.gpus", gpus, lambda x: 0 <= x < 1e6, "must be a number of at least 0")
-        self.join_timeout = check_positive("runtime.join_timeout", join_timeout)
+        self.join_timeout = join_timeout
         self.round_timeout = None if round_timeout is None else check_positive("runtime.round_timeout", round_timeout)
         self.verbose = check_flag("runtime.verbose", verbose)
-        self.patience = {
-            "rejoin_timeout": check_positive("runtime.rejoin_timeout", rejoin_timeout),
-            "quorum": check_number("runtime.quorum", quorum, lambda x: 0 <= x <= 1, "must lie between 0 and 1"),
-            "strict": False,
-        }
+        self.patience = patient(join_timeout, rejoin_timeout, quorum)
 
     def nodes_for(self, users: int) -> int:
         """How many nodes these users are spread over; a cluster is asked only if the number is not given."""

@@ -18,7 +18,7 @@ from privfed.errors import BudgetError, ConfigError, PrivfedError, check_number,
 from privfed.nodes import NodeFactory
 from privfed.roster import Roster
 from privfed.runtimes.grid import serve_grid
-from privfed.runtimes.inprocess import checked_nodes
+from privfed.runtimes.inprocess import checked_nodes, patient
 from privfed.runtimes.loopback import Loopback, interruptible
 
 Row = dict[str, Any]
@@ -39,21 +39,10 @@ class SuperLink:
         rejoin_timeout: float,
         quorum: float,
     ) -> None:
-        for key, value in (
-            ("round_timeout", round_timeout),
-            ("join_timeout", join_timeout),
-            ("rejoin_timeout", rejoin_timeout),
-        ):
-            check_positive(f"runtime.{key}", value)
         check_number("runtime.port", port, lambda x: x in range(65536), "must be a port number, or 0 for a free one")
-        check_number("runtime.quorum", quorum, lambda x: 0 <= x <= 1, "must lie between 0 and 1")
-        self.name, self.nodes, self.port, self.round_timeout = name, nodes, port, float(round_timeout)
-        self.patience = {
-            "strict": False,
-            "join_timeout": join_timeout,
-            "rejoin_timeout": rejoin_timeout,
-            "quorum": quorum,
-        }
+        self.name, self.nodes, self.port = name, nodes, port
+        self.round_timeout = float(check_positive("runtime.round_timeout", round_timeout))
+        self.patience = patient(join_timeout, rejoin_timeout, quorum)
         self.grid: Grid | None = None
         """Where nodes are met; known inside a ServerApp only."""
         self.trusting = False
