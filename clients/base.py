@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from flwr.common import (
 )
 
 from privfed.arrays import decoded
-from privfed.data.cohort import Cohort, Ids, groups_of
+from privfed.data.cohort import Cohort, Ids, coins, groups_of
 from privfed.heads import HeadStore
 from privfed.kernels import lstsq
 from privfed.linalg import Array
@@ -89,6 +89,24 @@ class CohortClient(NumPyClient):
         """The users' own predictors w_i (B, d) given the published model; they never leave the client."""
         raise TypeError(f"{type(self).__name__} does not say how a user predicts")
 
+    def blocks(self, users: Ids | None = None) -> Iterator[Cohort]:
+        """The users (all, or those at the given places) with the examples that tasks see, some users at a time."""
+        return self.seen.blocks(self.train, users)
+
+    def judged(self) -> Iterator[Cohort]:
+        """The users as they are judged at the end, some at a time."""
+        return self.cohort.blocks()
+
+    def own_errors(self, block: Cohort, shared: NDArrays) -> Array:
+        """The error (B,) of each user's own predictor, given the published model; simulations only."""
+        assert block.truth is not None
+        return block.truth.errors(self.weights(block, shared))
+
+    def rival_errors(self, block: Cohort) -> dict[str, Array]:
+        """The errors (B,) of those to compare with."""
+        assert block.truth is not None
+        return {name: block.truth.errors(W) for name, W in self.rivals(block).items()}
+
     def rivals(self, block: Cohort) -> dict[str, Array]:
         """Predictors (B, d) to compare with: each user alone, and the oracle that knows the true representation."""
         assert block.truth is not None
@@ -109,7 +127,7 @@ class CohortClient(NumPyClient):
         totals: dict[int, Any] = {}
         counts: dict[int, Any] = {}
         with np.errstate(all="ignore"):  # a user whose own numbers overflow contributes nothing
-            for block in self.seen.blocks(self.train, self._asked(config)):
+            for block in self.blocks(self._asked(config)):
                 mine = task(block, parameters, config)
                 for i, part in enumerate(mine if isinstance(mine, tuple) else (mine,)):
                     clip = float(clips[min(i, len(clips) - 1)])
@@ -121,7 +139,9 @@ class CohortClient(NumPyClient):
         return sums + list(counts.values()), len(self.cohort), {"step": config["step"]}
 
     def _asked(self, config: dict[str, Scalar]) -> Ids | None:
-        """Places of the users who take part in this step: all (None), or those of the announced group."""
+        """Places of those who take part in this step: all (None), by coins of their own, or those of the announced group."""
+        if "sampling" in config:
+            return np.flatnonzero(coins(self.cohort.ids, config))
         if "group" not in config:
             return None
         groups = groups_of(self.cohort.ids, *(int(config[key]) for key in ("users", "groups", "seed")))
@@ -145,10 +165,9 @@ class CohortClient(NumPyClient):
             raise ValueError("errors of real users are not told: they would leave without passing the noise gate")
         sums: dict[str, float] = {}
         counts: dict[str, Any] = {}
-        for block in self.cohort.blocks():
+        for block in self.judged():
             assert block.truth is not None
-            for name, W in {"own": self.weights(block, parameters), **self.rivals(block)}.items():
-                errors = block.truth.errors(W)
+            for name, errors in {"own": self.own_errors(block, parameters), **self.rival_errors(block)}.items():
                 sums[name] = sums.get(name, 0.0) + float(np.sum(errors))
                 if name in ("own", "alone"):
                     counts[name] = counts.get(name, 0.0) + block.truth.scale.count(errors)

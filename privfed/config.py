@@ -18,6 +18,8 @@ from privfed.errors import ConfigError, check_whole, nearest
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 REQUIRED = ("name", "guarantee", "rounds", "strategy", "client")
+LINEAR, NETWORK = "linear", "network"
+"""Kinds of models."""
 GROUPS = ("algo", "init", "data", "privacy", "runtime", "model", "preset")
 
 
@@ -32,10 +34,12 @@ def compose(overrides: Sequence[str], config_dir: str | None = None) -> DictConf
     extra = [f'hydra.searchpath=["file://{folders[1]}"]'] if folders[1:] else []
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            cfg = hydra_compose("config", [*overrides, *extra])
+            chosen = _variant(overrides, extra, folders)
+            cfg = hydra_compose("config", [*chosen, *extra])
         for key in REQUIRED:
             if key not in cfg.algo:
                 raise ConfigError(f"algo.{key}: missing in the algorithm's config, which needs {', '.join(REQUIRED)}")
+        _check_kind(cfg, folders)
         OmegaConf.resolve(cfg)
     except YAMLError as error:
         raise ConfigError(f"--config-dir {config_dir}: not valid YAML: {' '.join(str(error).split())}") from error
@@ -43,6 +47,37 @@ def compose(overrides: Sequence[str], config_dir: str | None = None) -> DictConf
         raise _explain(error, overrides, extra) from error
     check_whole("seed", cfg.seed, least=0)
     return cfg
+
+
+def kind_of(model: DictConfig) -> str:
+    """What is learnt: a linear map, or a network."""
+    return NETWORK if "module" in model else LINEAR
+
+
+def _variant(overrides: Sequence[str], extra: Sequence[str], folders: Sequence[Path]) -> list[str]:
+    """The overrides with another config of the chosen algorithm, where it has one for the chosen kind of model."""
+    groups = [override for override in overrides if override.partition("=")[0] in GROUPS]
+    if not any(override.startswith(("model=", "preset=")) for override in groups):
+        return list(overrides)
+    cfg = hydra_compose("config", [*groups, *extra])
+    kind, name = kind_of(cfg.model), cfg.algo.get("name")
+    exists = any((folder / "algo" / kind / f"{name}.yaml").exists() for folder in folders)
+    if not exists or cfg.algo.get("kind", LINEAR) == kind:
+        return list(overrides)
+    return [*(override for override in overrides if not override.startswith("algo=")), f"algo={kind}/{name}"]
+
+
+def _check_kind(cfg: DictConfig, folders: Sequence[Path]) -> None:
+    """An algorithm for linear maps does not take a network, nor the other way round; a network needs classes."""
+    kind, needed = kind_of(cfg.model), cfg.algo.get("kind", LINEAR)
+    if kind != needed:
+        allowed = (
+            "learns a network: choose model=mlp, lenet or module" if needed == NETWORK else "learns a linear map, no network"
+        )
+        raise ConfigError.of("algo", cfg.algo.name, allowed)
+    if kind == NETWORK and "classes" not in cfg.data:
+        images = [name for name in options("data", folders) if "classes:" in (CONF / "data" / f"{name}.yaml").read_text()]
+        raise ConfigError(f"data: a network classifies images; choose data= one of {', '.join(images)}")
 
 
 def recall(folder: Path, overrides: Sequence[str]) -> DictConfig:

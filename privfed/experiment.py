@@ -13,9 +13,11 @@ from pathlib import Path
 from platform import python_version
 from typing import Any
 
+import numpy as np
 from omegaconf import DictConfig
 
 from privfed import __version__, checkpoint
+from privfed.config import NETWORK, kind_of
 from privfed.data.cohort import Cohort
 from privfed.errors import ConfigError, check_whole
 from privfed.federation import Federation, PrivacySettings
@@ -56,9 +58,7 @@ class Experiment:
         self.runtime = build(cfg.runtime)()
         self.factory = NodeFactory.of(cfg)
         self.data = self.factory.source
-        k = check_whole("model.k", cfg.model.k)
-        if k > self.data.d:
-            raise ConfigError.of("model.k", k, f"cannot be larger than the number of features, {self.data.d}")
+        k = dimension(cfg, self.data.d)
         self.roster = roster or Roster.of_simulated(self.data.n, self.runtime.nodes_for(self.data.n))
         self.nodes = self.roster.nodes
         if self.roster.users != self.data.n:
@@ -133,7 +133,7 @@ class Experiment:
         client = self.factory.serving(fresh)
 
         def validate(shared: list[Array]) -> dict[str, float]:
-            errors = fresh.truth.errors(client.weights(fresh, shared))
+            errors = np.concatenate([client.own_errors(block, shared) for block in client.judged()])
             return {self.data.error: float(errors.mean()) + self.data.floor, **self.data.compare(self._model())}
 
         return validate
@@ -201,7 +201,9 @@ class Experiment:
         if sums:
             name, floor = self.data.error, self.data.floor
             mean = {key: sums[key] / sums["users"] for key in RIVALS if key in sums}
-            metrics = {name: mean["own"] + floor, "excess": mean["own"] - mean["oracle"]}
+            metrics = {name: mean["own"] + floor}
+            if "oracle" in mean:
+                metrics["excess"] = mean["own"] - mean["oracle"]
             metrics |= {f"{name}_{RIVALS[key]}": mean[key] + floor for key in mean if key != "own"}
             if name == "risk":
                 metrics["accuracy"] = 1.0 - metrics["risk"]
@@ -210,6 +212,16 @@ class Experiment:
     def _model(self) -> dict[str, Array]:
         """The published model by name; empty before there is one."""
         return dict(zip(self.strategy.names, self.strategy.shared, strict=False)) if self.strategy.started else {}
+
+
+def dimension(cfg: DictConfig, d: int) -> int:
+    """k, the dimension of the representation: configured for a linear one; a network has what its layers have."""
+    if kind_of(cfg.model) == NETWORK:
+        return 1
+    k: int = check_whole("model.k", cfg.model.k)
+    if k > d:
+        raise ConfigError.of("model.k", k, f"cannot be larger than the number of features, {d}")
+    return k
 
 
 @cache

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
+from numpy.typing import NDArray
 
 from privfed.data.cohort import Ids
 from privfed.errors import ConfigError
@@ -35,9 +37,13 @@ class HeadStore:
     def save(self, users: Ids, W: Array) -> None:
         """Keep the predictors W (B, d) of these users (B,)."""
         for user, w in zip(users.tolist(), W, strict=True):
-            content = io.BytesIO()
-            np.savez(content, w=w)
-            write_atomically(self.path(user), content.getvalue(), mode=0o600)
+            self.save_arrays(user, w=w)
+
+    def save_arrays(self, user: int, **arrays: NDArray[Any]) -> None:
+        """Keep a user's head, whatever it is made of."""
+        content = io.BytesIO()
+        np.savez(content, **arrays)  # type: ignore[arg-type]
+        write_atomically(self.path(user), content.getvalue(), mode=0o600)
 
     def load(self, user: int) -> Array | None:
         """The predictor (d,) of a user, if one was kept."""

@@ -161,18 +161,16 @@ def _budget_card(rows: Sequence[Row], target: float) -> str:
 
 
 def _benefit_card(histograms: dict[str, Array], scale: Scale, metrics: Row) -> str:
-    series = [
-        Series("own head, shared representation", list(histograms["own"]), colour="c1"),
-        Series("alone", list(histograms["alone"]), colour="c2"),
-    ]
+    series = [Series("own head, shared representation", list(histograms["own"]), colour="c1")]
+    if "alone" in histograms:
+        series.append(Series("alone", list(histograms["alone"]), colour="c2"))
     label = "excess error of a user" if scale.log else "error of a user"
     chart = histogram_chart(list(scale.edges), series, label, "users", scale.log)
-    own, alone = metrics[error_of(metrics)], metrics[f"{error_of(metrics)}_standalone"]
-    note = (
-        f'<p class="soft">Mean error {"lower" if own < alone else "not lower"} than alone: {own:.3g} against {alone:.3g}. '
-        "Not private: shown because this is a simulation.</p>"
-    )
-    return card("What a head gains over learning alone", chart + note)
+    own, alone = metrics[error_of(metrics)], metrics.get(f"{error_of(metrics)}_standalone")
+    against = "" if alone is None else f", {'lower' if own < alone else 'not lower'} than alone: {alone:.3g}"
+    note = f'<p class="soft">Mean error {own:.3g}{against}. Not private: shown because this is a simulation.</p>'
+    title = "Error from user to user" if alone is None else "What a head gains over learning alone"
+    return card(title, chart + note)
 
 
 def _table(rows: Sequence[Row], task: str, rounds: int) -> str:

@@ -37,6 +37,8 @@ class Algorithm:
     """How several sums share a round's mu^2; equally where nothing is said."""
     neighbourings: tuple[str, ...] = (REPLACE_ONE, ADD_REMOVE)
     """Neighbouring relations the algorithm's sensitivities are known for."""
+    sampling = 1.0
+    """The probability with which every user takes part in a round."""
     guarantee: str | None = None
     """What the guarantee rests on, where that depends on settings; None: what the algorithm's config says."""
     bounded = staticmethod(clip)
@@ -90,7 +92,9 @@ class Algorithm:
         """What a step releases, by name."""
         names = self._names(step.task)
         if step.releases:
-            yield from ((name, Planned(self._mu(step.mu, names, name), step.epsilon, step.group)) for name in names)
+            yield from (
+                (name, Planned(self._mu(step.mu, names, name), step.epsilon, step.group, self.sampling)) for name in names
+            )
         if step.measure:
             yield from ((f"{name} clip norm", Planned(self._mu(step.measure, names), 0.0, step.group)) for name in names)
 
@@ -111,8 +115,10 @@ class Algorithm:
         for name, total in sums.items():
             mu = self._mu(step.mu, list(sums), name)
             bound = float(self.clips[name])
-            mean = self.federation.gate.release(name, total, bound=bound, mu=mu, round=step.round, group=step.group) / users
-            means.append(mean)
+            released = self.federation.gate.release(
+                name, total, bound=bound, mu=mu, round=step.round, group=step.group, sampling=self.sampling
+            )
+            means.append(released / (self.sampling * users))
         return means
 
     @property

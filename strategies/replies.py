@@ -14,7 +14,7 @@ from privfed.arrays import decoded
 from privfed.linalg import Array
 
 Reply = TypeVar("Reply", FitRes, EvaluateRes)
-NEEDED = {"own", "oracle"}
+NEEDED = {"own"}
 """Errors without which a judgement tells nothing."""
 LARGEST = 1e100
 """No sum of errors is larger; sums of such numbers stay finite."""

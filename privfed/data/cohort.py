@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +61,11 @@ class Cohort:
     def __len__(self) -> int:
         return len(self.X)
 
+    def __getitem__(self, users: slice | Ids) -> Cohort:
+        """Some of the users, with everything as it is stored."""
+        truth = None if self.truth is None else self.truth[users]
+        return Cohort(self.ids[users], self.X[users], self.y[users], truth)
+
     def without_broken_users(self) -> Cohort:
         """The same with zeros for users who have a number that is not finite: they keep their place and contribute nothing."""
         with np.errstate(invalid="ignore", over="ignore"):
@@ -101,3 +107,20 @@ def groups_of(ids: Ids, n: int, groups: int, seed: int) -> NDArray[np.int64]:
         order = generator(seed, "groups", int(block)).permutation(min(BLOCK, n - start))
         place[mine] = start + order[ids[mine] - start]
     return place % groups
+
+
+def coins(ids: Ids, config: Mapping[str, Any]) -> NDArray[np.bool_]:
+    """Whether each user (n,) takes part in a step, with the announced probability and independently of all others.
+
+    In simulations coins are keyed by (seed, step, block of users) and the same everywhere; where noise is secret, so are coins:
+    who knew them would know who took part, and the guarantee counts on nobody knowing.
+    """
+    q = float(config["sampling"])
+    if config["secret"]:
+        return np.frombuffer(os.urandom(8 * len(ids)), dtype=np.uint64) < np.uint64(q * 2.0**64)
+    thrown = np.empty(len(ids), dtype=bool)
+    for block in np.unique(ids // BLOCK):
+        mine = ids // BLOCK == block
+        uniform = generator(int(config["seed"]), "coins", int(config["step"]), int(block)).random(BLOCK)
+        thrown[mine] = uniform[ids[mine] % BLOCK] < q
+    return thrown

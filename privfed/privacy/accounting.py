@@ -143,6 +143,27 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     return _bisect(lambda mu: gaussian_delta(epsilon, mu) <= delta, 0.0, high)[0]
 
 
+@lru_cache(maxsize=64)
+def sampled_mu(epsilon: float, delta: float, q: float, rounds: int, replaced: bool) -> float:
+    """The largest mu of each of so many releases, in which every user takes part with probability q, within the budget."""
+    if math.isinf(epsilon):
+        return math.inf
+    if delta == 0:
+        return 0.0
+
+    def holds(mu: float) -> bool:
+        return total_epsilon([Planned(mu, sampling=q)] * rounds, delta, replaced) <= epsilon * (1 - 1e-6)
+
+    low = gaussian_mu(epsilon, delta) / math.sqrt(rounds)  # without sampling it costs at least as much
+    high = 2.0 * low
+    while holds(high):
+        low, high = high, 2.0 * high
+    while high > low * (1 + 1e-4):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
 def total_epsilon(costs: Iterable[Cost], delta: float, replaced: bool = True) -> float:
     """What everything together costs the user who pays most. replaced: users are replaced, rather than added or removed."""
     costs = list(costs)

@@ -130,8 +130,20 @@ class NoiseGate:
         """How far one user can move a sum of contributions of norm at most bound."""
         return SENSITIVITY[self.ledger.budget.neighbouring] * bound
 
-    def release(self, name: str, total: Array, *, bound: float, mu: float, round: int, group: int | None = None) -> Array:
+    def release(
+        self,
+        name: str,
+        total: Array,
+        *,
+        bound: float,
+        mu: float,
+        round: int,
+        group: int | None = None,
+        sampling: float = 1.0,
+    ) -> Array:
         """The sum of all users' contributions, each of norm at most bound, plus Gaussian noise of cost mu.
+
+        sampling: the probability with which each user took part, by a coin that nobody knows; mu is the cost without it.
 
         The ledger has it on disk when this returns; a release over budget raises and nothing leaves.
 
@@ -142,12 +154,12 @@ class NoiseGate:
         """
         sensitivity = self.sensitivity(bound)
         if math.isinf(mu):
-            self.ledger.charge(GaussianRelease(name, round, total.size, bound, sensitivity, 0.0, group))
+            self.ledger.charge(GaussianRelease(name, round, total.size, bound, sensitivity, 0.0, group, sampling))
             return total
         grid = 2.0 ** (math.floor(math.log2(sensitivity / mu)) + GRID)
         sensitivity += grid * math.sqrt(total.size)
         s = math.ceil(sensitivity / mu / grid)
-        self.ledger.charge(GaussianRelease(name, round, total.size, bound, sensitivity, s * grid, group))
+        self.ledger.charge(GaussianRelease(name, round, total.size, bound, sensitivity, s * grid, group, sampling))
         noise = self.source.normal(total.size, s, name, round).reshape(total.shape)
         return np.asarray(grid * (np.rint(total / grid).astype(np.int64) + noise), dtype=np.float64)
 

@@ -1,0 +1,55 @@
+"""DP-FedAvg with fine-tuning, user side: one network for everybody, and at the end a head of one's own.
+
+theta = (b, w)   the whole network, shared
+
+each round:  theta_i <- SGD on theta from theta for the local epochs; send theta_i - theta
+at the end:  w_i <- SGD on w from the published w for the head epochs, b fixed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flwr.common import NDArrays
+from torch import Tensor
+
+from clients.network import NetworkClient
+from privfed.data.cohort import Cohort
+from privfed.models.network import Parameters
+from privfed.models.sgd import Course
+from privfed.models.softmax import Heads, Labels, cross_entropy
+from privfed.models.updates import Updates
+
+
+class FedAvgClient(NetworkClient):
+    """Users share the whole network."""
+
+    def contribute(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Updates:
+        """theta_i - theta for every user of the block."""
+        return Updates(self.trained(block, shared, int(config["round"]))[0].update())
+
+    def trained(self, block: Cohort, shared: NDArrays, t: int) -> tuple[Course, Tensor, Labels]:
+        """Every user's network after the local epochs, with the images and labels it has learnt from."""
+        x, labels = self.examples(block)
+        batches = list(self.places(block, labels, self.local_epochs, "batches", t))
+        own = self.course(*self.network.received(shared), len(block), len(batches), self.local)
+        for places in batches:
+            some = labels[places]
+            seen = own.features(self.images_at(x, places, len(block)))
+            own.step(cross_entropy(own.logits(seen), some), some.present)
+        return own, x, labels
+
+    def finish(self, block: Cohort, shared: NDArrays) -> tuple[Callable[[Tensor], Tensor], Heads]:
+        """The published representation, and the published head fine-tuned on the user's own examples."""
+        x, labels = self.examples(block)
+        b, w = self.network.received(shared)
+        see = self.course(b, w, len(block), 1, self.local).features
+        features = self.varied(x, see, block, 0, final=True)
+        return see, self.fit_heads(public_heads(w, len(block)), features, block, labels, 0)
+
+
+def public_heads(w: Parameters, users: int) -> Heads:
+    """The shared head, once for every user."""
+    W = w["weight"].expand(users, *w["weight"].shape)
+    return Heads(W, w["bias"].expand(users, -1) if "bias" in w else W.new_zeros(W.shape[:2]))

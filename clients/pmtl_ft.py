@@ -1,0 +1,46 @@
+"""Private multi-task learning with mean regularisation and fine-tuning, user side (Hu et al. 2021).
+
+    theta    mean of the users' networks (shared)     theta_i   the user's own network     lambda   pull toward the mean
+
+    each round:  theta_i <- SGD on loss_i(theta_i) + lambda/2 |theta_i - theta|^2 from theta for the local epochs;
+                 send theta_i - theta
+    at the end:  theta_i in the same way from the published theta, then the head alone for the head epochs
+
+A user's network starts each round at the mean it is pulled to: it need not be kept, which for n users would take n networks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from flwr.common import NDArrays
+from torch import Tensor
+
+from clients.fedavg_ft import FedAvgClient, public_heads
+from privfed.data.cohort import Cohort
+from privfed.errors import check_positive
+from privfed.models.softmax import Heads
+
+
+class MultiTaskClient(FedAvgClient):
+    """Users have networks of their own, not far from the mean."""
+
+    def __init__(self, pull: float, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.local = replace(self.local, pull=check_positive("algo.pull", pull))
+
+    def finish(self, block: Cohort, shared: NDArrays) -> tuple[Callable[[Tensor], Tensor], Heads]:
+        """The user's own network near the published mean, its head fine-tuned."""
+        own, x, labels = self.trained(block, shared, 0)
+        mean = public_heads(self.network.received(shared)[1], len(block))
+        change = own.update()[len(self.network.body_names) :]
+        heads = Heads(mean.W + change[0], mean.c + change[1] if len(change) > 1 else mean.c)
+
+        def see(x: Tensor) -> Tensor:
+            with torch.no_grad():
+                return own.features(x)
+
+        return see, self.fit_heads(heads, self.varied(x, see, block, 0, final=True), block, labels, 0)

@@ -1,0 +1,68 @@
+"""PPSGD, user side: shared plus local parameters, learnt together (Bietti et al. 2022).
+
+    theta = (b, w)   the whole network, shared     p_i   the user's correction of the head, kept between rounds
+    eta              step size of p_i              alpha eta   step size of theta
+
+    each round:  SGD for the local epochs on the loss of the network with head w + p_i, in theta from theta and in p_i;
+                 send theta_i - theta
+
+Corrections are of the head only: one of all parameters would take a whole network for every user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from flwr.common import NDArrays
+from torch import Tensor
+
+from clients.fedavg_ft import public_heads
+from clients.network import NetworkClient, picked
+from privfed.data.cohort import Cohort
+from privfed.errors import check_positive
+from privfed.models.softmax import Heads, cross_entropy, slopes
+from privfed.models.updates import Updates
+
+
+class AdditiveClient(NetworkClient):
+    """Users share the whole network and add a correction of their own to its head."""
+
+    def __init__(self, local_step: float, ratio: float, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.eta = check_positive("algo.local_step", local_step)
+        self.local = replace(self.local, lr=check_positive("algo.ratio", ratio) * self.eta)
+
+    def contribute(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Updates:
+        """theta_i - theta for every user of the block."""
+        x, labels = self.examples(block)
+        batches = list(self.places(block, labels, self.local_epochs, "batches", int(config["round"])))
+        own = self.course(*self.network.received(shared), len(block), len(batches), self.local)
+        p = self.kept(block)
+        for places in batches:
+            some = labels[places]
+            seen = own.features(self.images_at(x, places, len(block)))
+            logits = own.logits(seen) + p.logits(seen)
+            own.step(cross_entropy(logits, some), some.present)
+            p = self.corrected(p, seen.detach(), slopes(logits.detach(), some))
+        self.keep_heads(block, p)
+        return Updates(own.update())
+
+    def corrected(self, p: Heads, features: Tensor, D: Tensor) -> Heads:
+        """p - eta (gradient in p), with D (B, m, classes) the derivatives at the logits."""
+        return Heads(p.W - self.eta * torch.bmm(D.transpose(1, 2), features), p.c - self.eta * D.sum(1))
+
+    def finish(self, block: Cohort, shared: NDArrays) -> tuple[Callable[[Tensor], Tensor], Heads]:
+        """The published network with the user's own correction; who has none yet makes one."""
+        b, w = self.network.received(shared)
+        see = self.course(b, w, len(block), 1, self.local).features
+        x, labels = self.examples(block)
+        mean, p = public_heads(w, len(block)), self.kept(block)
+        with torch.no_grad():
+            seen = see(x)
+            for places in self.places(block, labels, self.local_epochs, "final batches"):
+                some, part = labels[places], picked(seen, places)
+                p = self.corrected(p, part, slopes(mean.logits(part) + p.logits(part), some))
+        return see, Heads(mean.W + p.W, mean.c + p.c)

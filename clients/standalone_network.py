@@ -1,0 +1,35 @@
+"""Each user alone with a network: SGD on its own examples from a public random start, nothing shared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from flwr.common import NDArrays
+from torch import Tensor
+
+from clients.fedavg_ft import FedAvgClient, public_heads
+from privfed.data.cohort import Cohort
+from privfed.models.softmax import Heads
+
+
+class StandaloneNetworkClient(FedAvgClient):
+    """Every user's own whole network, by the epochs that are given."""
+
+    def __init__(self, epochs: int, **settings: Any) -> None:
+        super().__init__(**settings | {"local_epochs": epochs, "head_epochs": 0})
+        self.copies = 4
+
+    def finish(self, block: Cohort, shared: NDArrays) -> tuple[Callable[[Tensor], Tensor], Heads]:
+        """The user's own network."""
+        start = self.network.initial(self.seed, whole=True)
+        own, _, _ = self.trained(block, start, 0)
+        change = own.update()[len(self.network.body_names) :]
+        head = public_heads(self.network.received(start)[1], len(block))
+
+        def see(x: Tensor) -> Tensor:
+            with torch.no_grad():
+                return own.features(x)
+
+        return see, Heads(head.W + change[0], head.c + change[1] if len(change) > 1 else head.c)
