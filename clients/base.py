@@ -25,6 +25,7 @@ from privfed.data.cohort import Cohort, Ids, coins, groups_of
 from privfed.heads import HeadStore
 from privfed.kernels import lstsq
 from privfed.linalg import Array
+from privfed.memory import Memory
 from privfed.models.linear import fit_heads
 from privfed.privacy.mechanisms import Contributions, Dense
 from privfed.privacy.quantile import MEASURES
@@ -72,6 +73,8 @@ class CohortClient(NumPyClient):
         self.seen = self.cohort
         """The users as tasks see them, where an algorithm transforms their examples once."""
         self.init = init
+        self.memory: Memory | None = None
+        """What users remember from round to round, where an algorithm has them remember anything."""
         self.store: HeadStore | None = None
         """Where users keep their own predictors; nowhere unless a folder is given."""
 
@@ -135,6 +138,8 @@ class CohortClient(NumPyClient):
                     totals[i] = totals.get(i, 0.0) + total
                     if measure is not None:
                         counts[i] = counts.get(i, 0.0) + measure.count(norms, clip)
+        if "sampling" in config and not totals:  # nobody took part, which nobody is to know
+            totals[0] = np.zeros(sum(array.size for array in parameters))
         sums = [np.asarray(total) for total in totals.values()] if config["release"] else []
         return sums + list(counts.values()), len(self.cohort), {"step": config["step"]}
 

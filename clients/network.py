@@ -71,7 +71,7 @@ class NetworkClient(CohortClient):
         """Copies of the parameters that a user needs for work."""
         shape = (len(self.cohort), model.classes, model.k)
         start = {"W": np.zeros(shape, dtype=np.float32), "c": np.zeros(shape[:2], dtype=np.float32)}
-        self.memory = Memory(self.cohort.ids, start)
+        self.memory: Memory = Memory(self.cohort.ids, start)
 
     # What an algorithm writes.
 

@@ -23,6 +23,7 @@ from clients.fedavg_ft import public_heads
 from clients.network import NetworkClient, picked
 from privfed.data.cohort import Cohort
 from privfed.errors import check_positive
+from privfed.linalg import Array
 from privfed.models.softmax import Heads, cross_entropy, slopes
 from privfed.models.updates import Updates
 
@@ -53,6 +54,13 @@ class AdditiveClient(NetworkClient):
     def corrected(self, p: Heads, features: Tensor, D: Tensor) -> Heads:
         """p - eta (gradient in p), with D (B, m, classes) the derivatives at the logits."""
         return Heads(p.W - self.eta * torch.bmm(D.transpose(1, 2), features), p.c - self.eta * D.sum(1))
+
+    def own_errors(self, block: Cohort, shared: NDArrays) -> Array:
+        """See :class:`NetworkClient`; what is kept is the correction, not the whole head."""
+        wrong = super().own_errors(block, shared)
+        heads, mean = self.kept(block), public_heads(self.network.received(shared)[1], len(block))
+        self.keep_heads(block, Heads(heads.W - mean.W, heads.c - mean.c))
+        return wrong
 
     def finish(self, block: Cohort, shared: NDArrays) -> tuple[Callable[[Tensor], Tensor], Heads]:
         """The published network with the user's own correction; who has none yet makes one."""

@@ -163,6 +163,8 @@ class NodeClient(Client):
         """The users' contribution."""
         with discreet():
             self.participant.welcome(str(ins.config.pop(WELCOME)))
+            if self.participant.client.memory is not None and self.participant.state is None:
+                raise ConfigError("users of this algorithm keep heads between rounds: give the node a folder, state=DIR")
             return self.participant.client.to_client().fit(ins)
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:

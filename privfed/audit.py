@@ -70,7 +70,8 @@ def small(overrides: Sequence[str], config_dir: str | None, users: int, features
     from privfed.config import compose
 
     cfg = compose(overrides, config_dir)
-    least = {"n": users, "d": max(features, cfg.model.k), "d1": max(features, cfg.model.k), "d2": max(features, cfg.model.k)}
+    wide = max(features, cfg.model.get("k", 1))
+    least = {"n": users, "d": wide, "d1": wide, "d2": wide}
     given = {override.partition("=")[0] for override in overrides}
     more = [f"data.{key}={value}" for key, value in least.items() if key in cfg.data and f"data.{key}" not in given]
     return compose([*overrides, *more], config_dir)
@@ -86,6 +87,9 @@ def check_claim(experiment: Experiment) -> None:
         raise ConfigError.of("algo", cfg.algo.name, "claims no privacy, so there is nothing to audit")
     if not strategy.plan:
         raise ConfigError.of("algo", cfg.algo.name, "releases nothing, so there is nothing to audit")
+    if strategy.sampling < 1:
+        allowed = "a canary takes part in every round, while the claim rests on coins; audit with algo.sampling=1"
+        raise ConfigError.of("algo.sampling", strategy.sampling, allowed)
     if guarantee != "worst-case":
         raise ConfigError.of("algo", cfg.algo.name, f"its claim holds {guarantee} only, which a hostile user breaks")
 
@@ -101,8 +105,8 @@ def set_up(options: argparse.Namespace) -> Experiment:
         if any(override.startswith("data.n=") for override in options.overrides):
             raise ConfigError("data.n: --one-run has no other users than its canaries; set --canaries")
         cfg = small(options.overrides, options.config_dir, m, 0)
-        sides = 2 if "d1" in cfg.data else 1
-        cfg = small(options.overrides, options.config_dir, m, math.ceil(m / (sides * cfg.model.k)))  # a coordinate a canary
+        coordinates = (2 if "d1" in cfg.data else 1) * cfg.model.get("k", 1)
+        cfg = small(options.overrides, options.config_dir, m, math.ceil(m / coordinates))  # a coordinate a canary
         return Experiment(cfg, Roster.of_simulated(m, m))
 
     def build(users: int) -> Experiment:

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+import numpy as np
+from numpy.typing import NDArray
+
 WIDTH, HEIGHT = 440, 280
 LEFT, RIGHT, TOP, BOTTOM = 64, 14, 12, 44
 
@@ -103,6 +106,20 @@ def histogram_chart(edges: Sequence[float], counts: Sequence[Series], x_label: s
                 box = f'x="{x0:.1f}" y="{y:.1f}" width="{x1 - x0:.1f}" height="{HEIGHT - BOTTOM - y:.1f}"'
                 parts.append(f'<rect class="bar {s.colour}" {box}/>')
     return _svg(parts, f"{y_label} by {x_label}") + _legend(counts)
+
+
+def heat_map(values: NDArray[np.int64], x_label: str, y_label: str) -> str:
+    """A field of boxes, one for each of values (rows, columns), the darker the larger; rows are counted from below."""
+    rows, columns = values.shape
+    across = Axis(0, columns, LEFT, WIDTH - RIGHT)
+    up = Axis(0, rows, HEIGHT - BOTTOM, TOP)
+    parts = [_frame(across, up, x_label, y_label)]
+    width, height, largest = across(1) - across(0), up(0) - up(1), max(1, int(values.max()))
+    for (i, j), count in np.ndenumerate(values):
+        if count:
+            box = f'x="{across(j):.1f}" y="{up(i + 1):.1f}" width="{width:.2f}" height="{height:.2f}"'
+            parts.append(f'<rect class="cell c1" {box} style="opacity:{0.15 + 0.85 * count / largest:.2f}"/>')
+    return _svg(parts, f"how much of each {y_label} each {x_label} has")
 
 
 def _frame(across: Axis, up: Axis, x_label: str, y_label: str) -> str:

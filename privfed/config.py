@@ -18,7 +18,7 @@ from privfed.errors import ConfigError, check_whole, nearest
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
 REQUIRED = ("name", "guarantee", "rounds", "strategy", "client")
-LINEAR, NETWORK = "linear", "network"
+LINEAR, NETWORK, FEATURES = "linear", "network", "features"
 """Kinds of models."""
 GROUPS = ("algo", "init", "data", "privacy", "runtime", "model", "preset")
 
@@ -40,6 +40,9 @@ def compose(overrides: Sequence[str], config_dir: str | None = None) -> DictConf
             if key not in cfg.algo:
                 raise ConfigError(f"algo.{key}: missing in the algorithm's config, which needs {', '.join(REQUIRED)}")
         _check_kind(cfg, folders)
+        missing = [key for key in sorted(OmegaConf.missing_keys(cfg)) if key.startswith("model.")]
+        if missing:
+            raise ConfigError(f"{missing[0]}: has no value; the chosen model needs one")
         OmegaConf.resolve(cfg)
     except YAMLError as error:
         raise ConfigError(f"--config-dir {config_dir}: not valid YAML: {' '.join(str(error).split())}") from error
@@ -50,8 +53,8 @@ def compose(overrides: Sequence[str], config_dir: str | None = None) -> DictConf
 
 
 def kind_of(model: DictConfig) -> str:
-    """What is learnt: a linear map, or a network."""
-    return NETWORK if "module" in model else LINEAR
+    """What is learnt: a linear map, a network, or heads on public features."""
+    return NETWORK if "module" in model else FEATURES if "pictures" in model else LINEAR
 
 
 def _variant(overrides: Sequence[str], extra: Sequence[str], folders: Sequence[Path]) -> list[str]:
@@ -71,13 +74,11 @@ def _check_kind(cfg: DictConfig, folders: Sequence[Path]) -> None:
     """An algorithm for linear maps does not take a network, nor the other way round; a network needs classes."""
     kind, needed = kind_of(cfg.model), cfg.algo.get("kind", LINEAR)
     if kind != needed:
-        allowed = (
-            "learns a network: choose model=mlp, lenet or module" if needed == NETWORK else "learns a linear map, no network"
-        )
-        raise ConfigError.of("algo", cfg.algo.name, allowed)
-    if kind == NETWORK and "classes" not in cfg.data:
+        models = {LINEAR: "a linear map", NETWORK: "a network (model=mlp, lenet or module)", FEATURES: "model=features"}
+        raise ConfigError.of("algo", cfg.algo.name, f"works with {models[needed]}, not with {models[kind]}")
+    if kind != LINEAR and "classes" not in cfg.data:
         images = [name for name in options("data", folders) if "classes:" in (CONF / "data" / f"{name}.yaml").read_text()]
-        raise ConfigError(f"data: a network classifies images; choose data= one of {', '.join(images)}")
+        raise ConfigError(f"data: this model classifies pictures; choose data= one of {', '.join(images)}")
 
 
 def recall(folder: Path, overrides: Sequence[str]) -> DictConfig:

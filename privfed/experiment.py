@@ -14,14 +14,16 @@ from platform import python_version
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from omegaconf import DictConfig
 
 from privfed import __version__, checkpoint
-from privfed.config import NETWORK, kind_of
+from privfed.config import LINEAR, kind_of
 from privfed.data.cohort import Cohort
 from privfed.errors import ConfigError, check_whole
 from privfed.federation import Federation, PrivacySettings
 from privfed.linalg import Array
+from privfed.memory import PRIVATE
 from privfed.models.errors import Scale
 from privfed.nodes import NodeFactory, build
 from privfed.privacy.ledger import Budget, Ledger
@@ -42,6 +44,8 @@ class Outcome:
     rows: list[dict[str, Any]] = field(default_factory=list)
     histograms: dict[str, Array] = field(default_factory=dict)
     scale: Scale | None = None
+    split: NDArray[np.int64] | None = None
+    """Examples of each user in each class (n, classes), in simulations with classes."""
 
 
 class Experiment:
@@ -85,7 +89,9 @@ class Experiment:
             **self.runtime.patience,
         )
         self.strategy = build(cfg.algo.strategy)(federation=self.federation)
-        self.factory.serving(Cohort.empty(self.data.m, self.data.d))  # settings are checked before anything is written
+        trial = self.factory.serving(Cohort.empty(self.data.m, self.data.d))  # settings are checked before anything is written
+        self.remembers = trial.memory is not None
+        """Whether users keep something from round to round."""
 
     def run(
         self,
@@ -109,6 +115,8 @@ class Experiment:
             self.rows = checkpoint.restore(folder, self.strategy)
         elif folder is not None:
             self.ledger.open(folder / "ledger.jsonl")
+        if folder is not None and self.remembers and self.simulated:
+            self.factory = self.factory.keeping(folder / PRIVATE)
         if self.data.simulated:
             self.federation.validate = self._validation()
         self.federation.on_step = record
@@ -123,7 +131,8 @@ class Experiment:
             if name.startswith("histogram_")
         }
         scale = self.data.scale if histograms else None
-        return Outcome(self.result(self._metrics()), self._model(), self.rows, histograms, scale)
+        split = self.data.describe_split() if self.simulated and hasattr(self.data, "describe_split") else None
+        return Outcome(self.result(self._metrics()), self._model(), self.rows, histograms, scale, split)
 
     def _validation(self) -> Callable[[list[Array]], dict[str, float]]:
         """Error on fresh users of the same population: public, so it may be shown after every step."""
@@ -131,9 +140,15 @@ class Experiment:
             return lambda shared: self.data.compare(self._model())
         fresh = self.data.validation()
         client = self.factory.serving(fresh)
+        if client.memory is not None and self.factory.private is not None:
+            client.memory.keep_in(Path(self.factory.private), "fresh")
 
         def validate(shared: list[Array]) -> dict[str, float]:
+            if client.memory is not None:
+                client.memory.begin(self.strategy.done)
             errors = np.concatenate([client.own_errors(block, shared) for block in client.judged()])
+            if client.memory is not None:
+                client.memory.end()
             return {self.data.error: float(errors.mean()) + self.data.floor, **self.data.compare(self._model())}
 
         return validate
@@ -216,7 +231,7 @@ class Experiment:
 
 def dimension(cfg: DictConfig, d: int) -> int:
     """k, the dimension of the representation: configured for a linear one; a network has what its layers have."""
-    if kind_of(cfg.model) == NETWORK:
+    if kind_of(cfg.model) != LINEAR:
         return 1
     k: int = check_whole("model.k", cfg.model.k)
     if k > d:

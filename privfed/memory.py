@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from privfed.data.cohort import Ids
 from privfed.files import write_atomically
 
+PRIVATE = "private"
+"""Folder of a simulated run in progress where users keep what they remember; it is gone when the run is complete."""
 Values = dict[str, NDArray[np.float32]]
 
 

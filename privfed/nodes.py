@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from hydra.errors import InstantiationException
@@ -27,6 +28,8 @@ class NodeFactory:
     init: Settings | None
     data: Settings
     seed: int
+    private: str | None = None
+    """The folder where nodes keep what their users remember from round to round, besides in memory."""
 
     @classmethod
     def of(cls, cfg: DictConfig) -> NodeFactory:
@@ -42,12 +45,21 @@ class NodeFactory:
         return build(self.data)(seed=self.seed)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return NodeFactory, (self.client, self.init, self.data, self.seed)
+        return NodeFactory, (self.client, self.init, self.data, self.seed, self.private)
+
+    def keeping(self, folder: Path) -> NodeFactory:
+        """The same, with nodes that keep what their users remember in this folder; data need not be made again."""
+        made = replace(self, private=str(folder))
+        made.__dict__["source"] = self.source
+        return made
 
     def __call__(self, users: range) -> Any:
         """The client of a node that serves these users, with only their data."""
         prepare()
-        return self.serving(self.source.cohort(users.start, users.stop))
+        client = self.serving(self.source.cohort(users.start, users.stop))
+        if self.private is not None and client.memory is not None:
+            client.memory.keep_in(Path(self.private))
+        return client
 
     def welcome(
         self, users: range, about: str = "the federation", published: bool = False, simulated: bool = False

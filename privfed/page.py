@@ -7,12 +7,17 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from privfed.charts import Series, histogram_chart, line_chart
+import numpy as np
+from numpy.typing import NDArray
+
+from privfed.charts import Series, heat_map, histogram_chart, line_chart
 from privfed.linalg import Array
 from privfed.models.errors import Scale
 from privfed.words import ERRORS, FIGURES, comparison, error_of, guarantee_in_words, name_step, speed_in_words
 
 Row = dict[str, Any]
+SHOWN = 60
+"""Users whose examples are drawn in the picture of a split."""
 
 STYLE = """
 :root{--page:#f6f7f9;--card:#fff;--ink:#1b2330;--soft:#5c6675;--line:#dfe3e9;--c1:#2563c9;--c2:#c2571a;--c3:#1d7f4f;--c4:#7b4bb7;
@@ -32,7 +37,7 @@ svg{width:100%;height:auto;display:block}svg text{fill:var(--soft);font-size:12p
 .grid{stroke:var(--line)}.axis,.tick{stroke:var(--soft)}
 .line{fill:none;stroke-width:2}.level{stroke-width:1.6;stroke-dasharray:6 4}
 .c1{--c:var(--c1)}.c2{--c:var(--c2)}.c3{--c:var(--c3)}.c4{--c:var(--c4)}
-.line,.level{stroke:var(--c)}.dot,.bar{fill:var(--c)}.bar{opacity:.65}.band{fill:var(--c);opacity:.25}
+.line,.level{stroke:var(--c)}.dot,.bar,.cell{fill:var(--c)}.bar{opacity:.65}.band{fill:var(--c);opacity:.25}
 .legend{list-style:none;display:flex;flex-wrap:wrap;gap:4px 16px;margin:8px 0 0;padding:0;font-size:.85rem;color:var(--soft)}
 .key{display:inline-block;width:14px;height:4px;border-radius:2px;margin-right:6px;background:var(--c);vertical-align:middle}
 .scroll{overflow-x:auto}.wrap td:not(.n),.wrap th{white-space:normal}
@@ -45,7 +50,14 @@ pre{overflow-x:auto;font-size:.8rem;margin:0}
 """
 
 
-def report_page(result: Row, rows: Sequence[Row], histograms: dict[str, Array], scale: Scale | None, config: str) -> str:
+def report_page(
+    result: Row,
+    rows: Sequence[Row],
+    histograms: dict[str, Array],
+    scale: Scale | None,
+    config: str,
+    split: NDArray[np.int64] | None = None,
+) -> str:
     """The page of one run."""
     privacy = result["privacy"]
     epsilon = privacy["epsilon"] if isinstance(privacy["epsilon"], str) else f"{privacy['epsilon']:.4g}"
@@ -63,6 +75,8 @@ def report_page(result: Row, rows: Sequence[Row], histograms: dict[str, Array], 
         cards.append(_budget_card(rows, privacy["target_epsilon"]))
     if scale is not None and result["algo"] != "standalone":
         cards.append(_benefit_card(histograms, scale, result["metrics"]))
+    if split is not None:
+        cards.append(_split_card(split))
     if rows:
         cards.append(details("Every step", _table(rows, rows[-1]["task"], result["rounds"])))
     cards.append(details("Configuration", f"<pre>{escape(config)}</pre>"))
@@ -171,6 +185,22 @@ def _benefit_card(histograms: dict[str, Array], scale: Scale, metrics: Row) -> s
     note = f'<p class="soft">Mean error {own:.3g}{against}. Not private: shown because this is a simulation.</p>'
     title = "Error from user to user" if alone is None else "What a head gains over learning alone"
     return card(title, chart + note)
+
+
+def _split_card(split: NDArray[np.int64]) -> str:
+    shown = min(len(split), SHOWN)
+    kinds, sizes = np.count_nonzero(split, axis=1), split.sum(axis=1)
+    note = (
+        f"{range_of(sizes)} training examples of {range_of(kinds)} classes a user; the darker, the more examples. "
+        f"{'All' if shown == len(split) else f'The first {shown} of {len(split):,}'} users. Not private: this is a simulation."
+    )
+    return card("How examples are split over users", heat_map(split[:shown].T, "user", "class") + f'<p class="soft">{note}</p>')
+
+
+def range_of(numbers: NDArray[np.int64]) -> str:
+    """Smallest to largest, as one number where they agree."""
+    low, high = int(numbers.min()), int(numbers.max())
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def _table(rows: Sequence[Row], task: str, rounds: int) -> str:

@@ -154,6 +154,8 @@ class Participant:
             self.client = factory.serving(self._own_cohort(list(users.values()), first))
         if self.state is not None:
             self.client.store = HeadStore(self.state, names)
+            if self.client.memory is not None:
+                self.client.memory.keep_in(self.state, "rounds")
         self._settings, self._error = text, settings["error"]
         who = f"{last - first:,} simulated user(s)" if self.rows is None else f"{len(names):,} user(s)"
         did = f"got the model published by {settings['about']}" if settings["published"] else f"joined {settings['about']}"

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from privfed.config import load
 from privfed.errors import PrivfedError
 from privfed.experiment import Outcome
 from privfed.files import write_atomically
+from privfed.memory import PRIVATE
 from privfed.page import report_page
 from privfed.privacy.ledger import Budget, Ledger, locked, plain
 from privfed.privacy.noise import SeededNoise
@@ -66,10 +68,11 @@ def write_run(folder: Path, cfg: DictConfig, outcome: Outcome) -> None:
     model = io.BytesIO()
     np.savez(model, **outcome.model)  # type: ignore[arg-type]
     write_atomically(folder / "model.npz", model.getvalue())
-    page = report_page(result, outcome.rows, outcome.histograms, outcome.scale, OmegaConf.to_yaml(cfg))
+    page = report_page(result, outcome.rows, outcome.histograms, outcome.scale, OmegaConf.to_yaml(cfg), outcome.split)
     write_atomically(folder / "report.html", page.encode())
     write_result(folder, result)
     (folder / checkpoint.FILE).unlink(missing_ok=True)
+    shutil.rmtree(folder / PRIVATE, ignore_errors=True)
 
 
 def write_result(folder: Path, result: dict[str, Any]) -> None:

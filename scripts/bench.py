@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 from bench_linear import alternating_minimisation, low_rank_step
+from bench_networks import networks
 from bench_runtimes import over_the_network, processes
 from rich.console import Console
 from rich.table import Table
@@ -152,6 +153,8 @@ def main() -> None:
     console.print(one_user_a_node(max(1, repetitions // 2)))
     console.print(alternating_minimisation(max(1, repetitions // 2)))
     console.print(low_rank_step(max(1, repetitions // 2)))
+    for table in networks(quick=repetitions == 1):
+        console.print(table)
     console.print(processes(20_000 if repetitions == 1 else 200_000, ROUNDS, max(1, repetitions // 2)))
     console.print(over_the_network(max(1, repetitions // 2)))
     console.print(whole_command())

@@ -105,7 +105,8 @@ class PrivateStrategy(Algorithm, Strategy):
             made = len(ledger.releases)
             self._update(step, dict(zip(parts, totals, strict=False)), n)
             first = self._charged(step, ledger.releases[made:])
-            row |= {"clip": first.clip, "noise_std": first.std / n} if isinstance(first, GaussianRelease) else {}
+            if isinstance(first, GaussianRelease):
+                row |= {"clip": first.clip, "noise_std": first.std / (first.sampling * n)}
         if measure is not None:
             self._measure(step, dict(zip(parts, totals[-len(parts) :], strict=True)), n)
         if not all(np.isfinite(x).all() for x in self.shared):

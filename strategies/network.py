@@ -13,6 +13,7 @@ the expected number p_g n, never how many took part. Momentum beta and averaging
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -71,17 +72,18 @@ class NetworkStrategy(PrivateStrategy):
     def steps(self) -> list[Step]:
         """The rounds; sampled ones cost what fills the budget."""
         ledger, settings = self.federation.gate.ledger, self.federation.privacy
-        if self.sampling == 1:
-            return super().steps()
-        if self.clips[self.task] == AUTO:
+        if self.sampling < 1 and self.clips[self.task] == AUTO:
             raise ConfigError.of("privacy.clip", AUTO, f"is for algo.sampling=1, not for algo.sampling={self.sampling}")
+        plan = super().steps()
+        if self.sampling == 1:
+            return plan
         if settings.noise_multiplier is not None:
             mu = 1.0 / settings.noise_multiplier
         else:
             budget = ledger.budget
             replaced = budget.neighbouring != ADD_REMOVE
             mu = sampled_mu(budget.epsilon, budget.delta, self.sampling, self.rounds, replaced)
-        return [Step(self.task, t, mu) for t in range(1, self.rounds + 1)]
+        return [replace(step, mu=mu) for step in plan]
 
     def announcement(self, step: Step) -> dict[str, Scalar]:
         """With the probability of taking part, where that is not 1."""

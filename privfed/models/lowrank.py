@@ -19,7 +19,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from privfed.models.network import Network, Parameters, replace_layer
+from privfed.models.network import Network, Parameters, is_linear, replace_layer
 from privfed.models.sgd import SGD
 
 
@@ -56,7 +56,8 @@ class PersonalLinear(nn.Module):
         out = shared if shared.requires_grad or not torch.is_grad_enabled() else shared.detach().requires_grad_()
         if torch.is_grad_enabled():
             self.last = (rows.detach(), out)
-        return out.reshape(-1, out.shape[2])
+        flat = out.reshape(-1, out.shape[2])
+        return flat.clone() if torch.is_grad_enabled() else flat  # a layer after this one may work in place
 
     def learn(self, slope: Tensor) -> None:
         """Take the derivatives (B, m, out) at the outputs of the last call."""
@@ -170,8 +171,10 @@ class PersonalNetwork:
     def serves(network: Network) -> bool:
         """Whether every shared parameter belongs to a linear layer that sees one row an image, once."""
         linear = [layer for layer in network.body.modules() if isinstance(layer, nn.Linear)]
-        if sum(1 for layer in linear for _ in layer.parameters()) < len(network.body_names):
+        if not all(map(is_linear, linear)):
             return False
+        if sum(1 for layer in linear for _ in layer.parameters()) != len(network.body_names):
+            return False  # other parameters, or layers that share theirs
         seen: list[tuple[int, ...]] = []
         hooks = [layer.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[:-1])) for layer in linear]
         with torch.no_grad():

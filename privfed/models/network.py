@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,12 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from privfed.errors import ConfigError, PrivfedError, nearest
+from privfed.errors import ConfigError, nearest
 from privfed.keyed import generator
 from privfed.linalg import Array
 
 Parameters = dict[str, Tensor]
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+SEEDED = threading.Lock()
+"""torch has one generator for all threads of a process."""
 CACHE = 1 << 24
 """Bytes that the users of a chunk may fill with numbers of their own, about what a processor's cache holds."""
 
@@ -46,13 +49,13 @@ class Network:
             named = [name for name, layer in layers.items() if isinstance(layer, nn.Linear)]
             raise ConfigError.of("model.split", split, f"the network has no such layer; {nearest(str(split), named)}")
         head = layers[split]
-        if not isinstance(head, nn.Linear):
+        if not is_linear(head):
             raise ConfigError.of("model.split", split, f"is a {type(head).__name__}; the head must be a linear layer")
         self.split = split
         self.head = copy.deepcopy(head).eval().requires_grad_(False)
         self.body = copy.deepcopy(module).eval().requires_grad_(False)
         replace_layer(self.body, split, nn.Identity())
-        self._try(copy.deepcopy(module).eval())
+        self._try(copy.deepcopy(module).eval().requires_grad_(True))
         self.convolves = any(isinstance(layer, nn.Conv2d) for layer in self.body.modules())
         self.body.to(self.device)
         self.head.to(self.device)
@@ -72,7 +75,7 @@ class Network:
     def initial(self, seed: int, whole: bool) -> list[Array]:
         """A public random start, by every layer's own rule: the same for the same seed."""
         body, head = copy.deepcopy(self.body).cpu(), copy.deepcopy(self.head).cpu()
-        with torch.random.fork_rng(devices=[]):
+        with SEEDED, torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(generator(seed, "network").integers(1 << 62)))
             for layer in (*body.modules(), head):
                 reset: Any = getattr(layer, "reset_parameters", None)
@@ -110,24 +113,35 @@ class Network:
         return int(np.clip(CACHE // each, 1, 64))
 
     def _try(self, module: nn.Module) -> None:
-        """Two images through both halves: they have to fit, and to give what the whole network gives."""
-        x = torch.from_numpy(generator(0, "trial").standard_normal((2, *self.shape)).astype(np.float32))
+        """Three images through both halves: they have to fit, to give what the whole network gives, and each by itself."""
+        x = torch.from_numpy(generator(0, "trial").standard_normal((3, *self.shape)).astype(np.float32))
         try:
-            with torch.no_grad():
-                logits, features = module(x), self.body(x)
+            logits, fewer = module(x), module(x[:2])
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise ConfigError(
                 f"model: the network does not take images of data.shape={list(self.shape)}: {' '.join(str(error).split())}"
             ) from error
-        if not isinstance(logits, Tensor) or logits.shape != (2, self.classes):
+        if not isinstance(logits, Tensor) or logits.shape != (3, self.classes):
             given = list(logits.shape[1:]) if isinstance(logits, Tensor) else type(logits).__name__
             raise ConfigError(
                 f"model: the network gives {given} for an image, not one number for each of {self.classes} classes"
             )
-        with torch.no_grad():
-            fits = features.shape == (2, self.head.in_features) and torch.allclose(self.head(features), logits, atol=1e-5)
+        try:
+            with torch.no_grad():
+                fits = torch.allclose(self.head(self.body(x)), logits, atol=1e-5)
+        except (RuntimeError, ValueError, TypeError, IndexError):  # the layers after it miss what it gave
+            fits = False
         if not fits:
             raise ConfigError.of("model.split", self.split, "is not the layer that computes the network's output")
+        if not torch.allclose(fewer, logits[:2], atol=1e-5):
+            raise ConfigError(
+                "model.module: what it gives for an image depends on the other images, as in batch normalisation: users would "
+                "leak into each other's models without noise"
+            )
+        names, parameters = zip(*module.named_parameters(), strict=True)
+        for name, slope in zip(names, torch.autograd.grad(logits.sum(), parameters, allow_unused=True), strict=True):
+            if slope is None:
+                raise ConfigError(f"model.module: {name!r} takes no part in what the network gives")
 
 
 def _check_module(module: Any) -> None:
@@ -151,6 +165,11 @@ def _check_module(module: Any) -> None:
             raise ConfigError(f"model.module: nothing says how {name!r} starts; its layer needs a method reset_parameters")
 
 
+def is_linear(layer: nn.Module) -> bool:
+    """Whether a layer computes W x + b and nothing else; a class made from it may."""
+    return isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward
+
+
 def replace_layer(module: nn.Module, name: str, layer: nn.Module) -> None:
     """Put another layer in the place of the one called name."""
     parent, _, last = name.rpartition(".")
@@ -162,7 +181,7 @@ def _device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError, PrivfedError) as error:
+        torch.zeros(1, device=device).cpu()
+    except (RuntimeError, AssertionError, TypeError) as error:
         raise ConfigError.of("model.device", name, "there is no such device; use auto, cpu or cuda") from error
     return device

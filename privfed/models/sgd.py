@@ -82,7 +82,8 @@ class Explicit:
         gradients = torch.autograd.grad(loss, self.own)
         with torch.no_grad():
             for value, velocity, gradient, start in zip(self.own, self.velocity, gradients, self.start, strict=True):
-                new = gradient.add_(value, alpha=sgd.decay).add_(velocity, alpha=sgd.momentum)
+                # Not in place: parameters that are added to each other have one gradient, in one piece of memory.
+                new = torch.add(gradient, value, alpha=sgd.decay).add_(velocity, alpha=sgd.momentum)
                 if sgd.pull:
                     new.add_(value - start, alpha=sgd.pull)
                 if not everybody:

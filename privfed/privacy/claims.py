@@ -21,7 +21,7 @@ from privfed.privacy.ledger import ADD_REMOVE, WEAK
 from privfed.privacy.randomness import noise_findings
 from privfed.privacy.replay import COHORT, SINGLE, Guise, Theatre, with_data, without
 from privfed.privacy.transcript import Transcript, differences
-from privfed.privacy.worst import Search, User, hostile, moved
+from privfed.privacy.worst import Search, User, hostile, labels_of, moved
 
 PLACE = 1
 """Where the user who changes stands in its cohort."""
@@ -169,7 +169,7 @@ def honest_guises(theatre: Theatre, base: Transcript, tries: int) -> Iterator[Gu
     if theatre.guarantee != "worst-case":
         yield from (guise(f"like user {i}", (cohort.X[i], cohort.y[i])) for i in range(len(cohort)) if i != PLACE)
         return
-    labels = data.error == "risk"
+    labels = labels_of(data)
     strange = hostile(generator(theatre.cfg.seed, "strange users"), data.m, data.d, labels)
     search = Search(theatre, base, users.start + PLACE, tries, labels, cohort.X.dtype)
     found = list(search.pairs(own, relation == WEAK, relation == ADD_REMOVE))

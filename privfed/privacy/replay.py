@@ -156,6 +156,8 @@ class Theatre:
         if not self.experiment.data.simulated:
             raise ConfigError("data: a replay changes users' data, so it needs simulated ones, as data=synthetic has them")
         self.gate: NoiseGate = federation.gate
+        if self.experiment.strategy.sampling < 1 and not self.gate.source.repeatable:
+            raise ConfigError("privacy.noise: who takes part is decided by secret coins; a replay needs privacy.noise=seeded")
         self.guarantee: str = self.experiment.strategy.guarantee or cfg.algo.guarantee
         factory = self.experiment.factory
         self._client = resolved(factory.client)
@@ -204,9 +206,14 @@ def resolved(node: Settings) -> Callable[..., Any]:
     return partial(made.func, *made.args, **made.keywords)
 
 
+def floating(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The numbers a strange user may have where others have these: bytes hold none that is strange."""
+    return dtype if np.issubdtype(dtype, np.floating) else np.dtype(np.float64)
+
+
 def with_data(cohort: Cohort, place: int, X: Array, y: Array) -> Cohort:
     """The cohort with other examples X (m, d), y (m,) for the user at a place."""
-    Xs, ys = cohort.X.copy(), cohort.y.copy()
+    Xs, ys = cohort.X.astype(floating(cohort.X.dtype)), cohort.y.copy()
     with np.errstate(over="ignore"):  # the cohort may hold its numbers in less precision
         Xs[place], ys[place] = X, y
     return replace(cohort, X=Xs, y=ys)

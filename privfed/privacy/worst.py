@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from flwr.common import parameters_to_ndarrays
 
-from privfed.data.cohort import Cohort
+from privfed.data.cohort import Cohort, coins
 from privfed.keyed import generator
 from privfed.linalg import Array
 from privfed.privacy.accounting import GaussianRelease, Release
 from privfed.privacy.mechanisms import norm
-from privfed.privacy.replay import COHORT, Theatre
+from privfed.privacy.replay import COHORT, Theatre, floating
 from privfed.privacy.transcript import Call, Message, Transcript
 
 User = tuple[Array, Array]
@@ -41,12 +41,28 @@ def moved(entry: Release, one: Array, other: Array) -> float:
         return float(np.max(np.abs(p - q))) / entry.epsilon
 
 
-def hostile(rng: np.random.Generator, m: int, d: int, labels: bool) -> dict[str, User]:
-    """Users by what is strange about them. labels: targets are -1 and 1 where they are not what is strange."""
+def labels_of(data: Any) -> Array | None:
+    """The targets that examples may have: classes, or -1 and 1; None: any number."""
+    if data.error != "risk":
+        return None
+    return np.arange(float(data.classes)) if hasattr(data, "classes") else np.array([-1.0, 1.0])
+
+
+def as_labels(y: Array, labels: Array | None) -> Array:
+    """Any numbers y as labels: by their sign where there are two, otherwise round and round."""
+    if labels is None:
+        return y
+    if len(labels) == 2:
+        return labels[(y >= 0).astype(int)]
+    return labels[np.mod(np.rint(y), len(labels)).astype(int)]
+
+
+def hostile(rng: np.random.Generator, m: int, d: int, labels: Array | None) -> dict[str, User]:
+    """Users by what is strange about them. labels: what targets are where they are not what is strange."""
 
     def targets(scale: float = 1.0) -> Array:
         y = rng.standard_normal(m)
-        return np.where(y < 0, -1.0, 1.0) if labels else scale * y
+        return scale * y if labels is None else as_labels(y if len(labels) == 2 else y * len(labels), labels)
 
     def features(scale: float = 1.0) -> Array:
         return scale * rng.standard_normal((m, d))
@@ -64,13 +80,13 @@ def hostile(rng: np.random.Generator, m: int, d: int, labels: bool) -> dict[str,
         "another": (features(), targets()),
         "zero": (np.zeros((m, d)), np.zeros(m)),
         "huge": (features(1e8), targets(1e8)),
-        "overflowing": (np.full((m, d), 1e200), np.full(m, 1.0 if labels else 1e200)),
+        "overflowing": (np.full((m, d), 1e200), np.full(m, 1e200 if labels is None else 1.0)),
         "tiny": (features(1e-200), targets()),
         "subnormal": (features(1e-310), targets(1e-310)),
         "aligned": (np.tile(row, (m, 1)), targets()),
         "cancelling": (np.outer(cancelling, row) * 1e10, np.ones(m)),
         "lopsided": (features() * sides[:, None], targets()),
-        "one-dimensional": (explained, np.where(explained[:, 0] < 0, -1.0, 1.0) if labels else explained[:, 0]),
+        "one-dimensional": (explained, as_labels(explained[:, 0], labels)),
         "other targets": (features(), 100.0 * rng.standard_normal(m)),
         "with NaN": (one_entry(np.nan), targets()),
         "with infinity": (one_entry(-np.inf), targets()),
@@ -82,14 +98,14 @@ def hostile(rng: np.random.Generator, m: int, d: int, labels: bool) -> dict[str,
 class Search:
     """Looks for users who move a release far. user: the number of the user whose place they take; tries: for each climb.
 
-    dtype: the precision in which the users' node holds their features. labels: targets are -1 and 1.
+    dtype: the precision in which the users' node holds their features. labels: what targets are; None: any number.
     """
 
     theatre: Theatre
     base: Transcript
     user: int
     tries: int
-    labels: bool
+    labels: Array | None
     dtype: np.dtype[Any]
 
     def pairs(self, own: User, weak: bool, remove: bool) -> Iterator[tuple[str, User, User]]:
@@ -116,6 +132,8 @@ class Search:
                     yield message, calls
 
     def _is_asked(self, message: Message) -> bool:
+        if "sampling" in message.ins.config:
+            return bool(coins(np.array([self.user]), message.ins.config)[0])
         m, d = self.theatre.experiment.data.m, self.theatre.experiment.data.d
         return bool(self._answer(message, (np.zeros((m, d)), np.zeros(m))))
 
@@ -123,7 +141,7 @@ class Search:
         """What a node of this one user would send."""
         X, y = user
         with np.errstate(over="ignore"):
-            X = X.astype(self.dtype)
+            X = X.astype(floating(self.dtype))
         client = self.theatre.serving(Cohort(np.array([self.user]), X[None], y[None]))
         answer: list[Array] = client.fit(parameters_to_ndarrays(message.ins.parameters), message.ins.config)[0]
         return answer
@@ -179,7 +197,7 @@ class Search:
             self._change(rng, X, y, stride)
         bound = 10.0 ** (2 * LARGEST)
         X, y = (np.clip(np.nan_to_num(x), -bound, bound) for x in (X, y))
-        return X, (np.where(y < 0, -1.0, 1.0) if self.labels else y)
+        return X, as_labels(y, self.labels)
 
     @staticmethod
     def _change(rng: np.random.Generator, X: Array, y: Array, stride: float) -> None:

@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 
 from privfed import checkpoint
 from privfed.errors import BudgetError, ConfigError, PrivfedError, check_number, check_positive
+from privfed.memory import PRIVATE
 from privfed.nodes import NodeFactory
 from privfed.roster import Roster
 from privfed.runtimes.grid import serve_grid
@@ -78,7 +79,9 @@ class SuperLink:
                 federation.start()
                 for member in roster:
                     token = home / "tokens" / f"{member.name}.token"
-                    federation.add_node(member.name, {"node": member.name, "token-file": str(token)})
+                    kept = folder.resolve() / PRIVATE / member.name
+                    state = {"state": str(kept)} if experiment.remembers else {}
+                    federation.add_node(member.name, {"node": member.name, "token-file": str(token), **state})
                 number = federation.run(
                     {
                         "settings": OmegaConf.to_yaml(experiment.cfg),

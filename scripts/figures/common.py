@@ -31,11 +31,12 @@ Metrics = dict[str, float]
 
 @dataclass(frozen=True)
 class Figure:
-    """One reproduction: `make(seeds)` returns table, picture and paragraph."""
+    """One reproduction: `make(seeds)` returns table, picture and paragraph. runs: the file that keeps its runs, if any does."""
 
     title: str
-    make: Callable[[int], tuple[list[Row], plt.Figure, str]]
+    make: Callable[..., tuple[list[Row], plt.Figure, str]]
     seeds: int = 5
+    runs: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,8 @@ def draw(axes: plt.Axes, lines: Sequence[Line], x_label: str, y_label: str, titl
 
 def write(name: str, figure: Figure, rows: list[Row], picture: plt.Figure, paragraph: str, seconds: float) -> None:
     """docs/figures/NAME.csv, .png and .md."""
-    paragraph = "\n\n".join(textwrap.fill(" ".join(part.split()), 120) for part in paragraph.strip().split("\n\n"))
+    parts = [part.strip() for part in paragraph.strip().split("\n\n")]
+    paragraph = "\n\n".join(part if part[0] == "|" else textwrap.fill(" ".join(part.split()), 120) for part in parts)
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / f"{name}.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
@@ -128,7 +130,11 @@ def write(name: str, figure: Figure, rows: list[Row], picture: plt.Figure, parag
         writer.writerows(rows)
     picture.tight_layout()
     picture.savefig(FOLDER / f"{name}.png", dpi=110)
-    command = f"`python scripts/reproduce.py {name}` took {seconds:.0f} s on 2 cores; [the numbers](figures/{name}.csv)."
+    took = f"took {seconds:.0f} s on 2 cores"
+    if figure.runs:
+        hours = sum(row.get("seconds", 0.0) for row in rows) / 3600
+        took = f"goes on from [the runs there are](figures/{figure.runs}), which took {hours:.1f} hours on 2 cores"
+    command = f"`python scripts/reproduce.py {name}` {took}; [the numbers](figures/{name}.csv)."
     text = f"## {figure.title}\n\n![{figure.title}](figures/{name}.png)\n\n{paragraph}\n\n{command}\n"
     (FOLDER / f"{name}.md").write_text(text)
     print(f"\n{paragraph}\n\nwritten: docs/figures/{name}.csv, .png, .md; docs/results.md")
