@@ -22,14 +22,13 @@ def main(arguments: list[str] | None = None) -> None:
     some = {"action": "extend", "nargs": "+"}
     long.add_argument("--method", choices=networks.METHODS, help="run only these", **some)
     long.add_argument("--data", choices=networks.SIZES, help="run only on these", **some)
-    long.add_argument("--settings", choices=networks.SETTINGS, help="run only these", **some)
     long.add_argument("--jobs", type=int, default=1, help="runs at a time, each on a core; 1 takes all cores for one run")
     long.add_argument("--rounds", type=int, default=default.rounds, help=f"on CIFAR-10; {default.rounds} unless given")
     long.add_argument("--full", action="store_true", help="CIFAR-10 as in the paper: 200 rounds, 3 seeds, float32")
     long.add_argument("--assemble", action="store_true", help="run nothing, put together what there is")
     options = parser.parse_args(arguments)
     choice = networks.Choice(
-        options.method or default.methods, options.data or default.data, options.settings or default.settings,
+        options.method or default.methods, options.data or default.data,
         options.jobs, options.rounds, options.full, options.assemble,
     )  # fmt: skip
     for name in FIGURES if options.name == "all" else [options.name]:

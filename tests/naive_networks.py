@@ -1,4 +1,4 @@
-"""Obviously right training of networks: one user, one torch.optim.SGD, plain modules; the batched clients are checked against it."""
+"""Obviously right training of networks, one torch.optim.SGD a user, that the batched clients are checked against."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def train(module, parameters, x, y, batches, classes, lr, momentum=0.0, decay=0.
 
 
 def centaur(module, split, names, shared, head, x, y, head_batches, batches, classes, head_sgd, sgd):
-    """A round of CENTAUR: the change of the body, and the head (W, c) that the user keeps. x: images as the network sees them."""
+    """A round of CENTAUR: the change of the body, and the head (W, c) that the user keeps. x: images as networks see them."""
     made = with_head(loaded(module, names, shared), split, *head)
     last = made.get_submodule(split)
     before = flat(made, names)

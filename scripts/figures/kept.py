@@ -19,9 +19,11 @@ def one(overrides: Sequence[str]) -> dict[str, Any]:
     """Errors of the users and of fresh users (None: nobody was judged on the way), and what it took."""
     outcome = Experiment(compose(overrides)).run()
     fresh = outcome.rows[-1]["risk"] if outcome.rows else None
-    risk, spent = outcome.result["metrics"]["risk"], outcome.result["time"]
+    metrics, spent = outcome.result["metrics"], outcome.result["time"]
+    risk, alone = metrics["risk"], metrics.get("risk_standalone")
     return {
         "accuracy": 1 - risk, "risk": risk, "validation_accuracy": None if fresh is None else 1 - fresh,
+        **({} if alone is None else {"alone": 1 - alone}),
         "epsilon": outcome.result["privacy"]["epsilon"], "seconds": round(spent["total_s"], 1),
     }  # fmt: skip
 

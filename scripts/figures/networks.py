@@ -1,4 +1,4 @@
-"""CENTAUR's Table 1 and Figure 1: five ways to personalise networks on images, at the same budget.
+"""CENTAUR's Table 1 and Figure 1: six ways to personalise networks on images, at the same budget.
 
 Runs are long, so each is kept in docs/figures/centaur-runs.jsonl as soon as it is over, by its settings, and never repeated:
 parts can be run one after the other, and tables are put together from what there is.
@@ -7,24 +7,19 @@ parts can be run one after the other, and tables are put together from what ther
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from figures.common import Figure, Line, Metrics, Row, draw, mean, plt, spread
 from figures.kept import FILE, keep, kept, results
 
-METHODS = ("standalone", "fedavg_ft", "pmtl_ft", "ppsgd", "centaur")
+METHODS = ("standalone", "fedavg_ft", "pmtl_ft", "ppsgd", "centaur", "headmean")
 RELATIONS = ("replace-one", "add-remove")
 SIZES = {"fashion": ("1000", "2000"), "cifar10": ("500",)}
 TITLES = {"fashion": "Fashion-MNIST", "cifar10": "CIFAR-10"}
-OURS: dict[str, dict[str, tuple[str, ...]]] = {
-    "fashion": {method: ("algo.head_lr=0.1",) for method in ("fedavg_ft", "pmtl_ft", "centaur")},
-    "cifar10": {method: ("algo.head_lr=0.1",) for method in ("fedavg_ft", "pmtl_ft", "centaur")},
-}
-"""Our settings, by data and method: what differs from the paper's."""
-SETTINGS = ("paper", "ours")
-CURVES = ("paper",)
-"""The settings that the figure shows."""
+SOURCES = {"fashion": "fashion_mnist", "cifar10": "cifar10"}
+CURVES = ("centaur", "fedavg_ft", "headmean")
+"""What the figure shows, beside users alone."""
 EPSILONS = ("0.125", "0.25", "0.5", "1", "2", "4")
 
 
@@ -34,7 +29,6 @@ class Choice:
 
     methods: Sequence[str] = METHODS
     data: Sequence[str] = tuple(SIZES)
-    settings: Sequence[str] = SETTINGS
     jobs: int = 1
     rounds: int = 20
     full: bool = False
@@ -48,7 +42,6 @@ EVERYTHING = Choice()
 class Case:
     """A cell of the table or a point of the figure; users alone have neither relation nor epsilon."""
 
-    settings: str
     data: str
     n: str
     method: str
@@ -57,16 +50,19 @@ class Case:
 
     def overrides(self, choice: Choice) -> list[str]:
         """As on the command line."""
+        if self.method == "headmean":
+            made = [f"data={SOURCES[self.data]}", "algo=headmean", f"data.n={self.n}"]
+            return [*made, f"eps={self.eps}", f"neighbouring={self.relation}"]
         made = [f"preset=centaur-{self.data}", f"algo={self.method}", f"data.n={self.n}"]
         if self.method != "standalone":
             made += [f"eps={self.eps}", f"neighbouring={self.relation}"]
         if self.data == "cifar10" and not choice.full:
             made += ["model.precision=bfloat16", *([f"rounds={choice.rounds}"] if self.method != "standalone" else [])]
-        return made + list(OURS[self.data].get(self.method, ()) if self.settings == "ours" else ())
+        return made
 
     def chosen(self, choice: Choice) -> bool:
         """Whether it is to be run."""
-        return self.method in choice.methods and self.data in choice.data and self.settings in choice.settings
+        return self.method in choice.methods and self.data in choice.data
 
 
 def runs(cases: Mapping[Case, Sequence[str]], seeds: int, choice: Choice = EVERYTHING) -> dict[Case, list[Metrics]]:
@@ -89,14 +85,16 @@ def rows_of(found: Mapping[Case, Sequence[Metrics]]) -> list[Row]:
     rows, counted = [], set()
     for case, some in found.items():
         row: Row = {
-            "settings": case.settings, "data": case.data, "n": case.n, "method": case.method, "neighbouring": case.relation,
-            "eps": case.eps, "accuracy": "", "sd": "", "validation": "", "seeds": len(some), "seconds": 0.0,
+            "data": case.data, "n": case.n, "method": case.method, "neighbouring": case.relation,
+            "eps": case.eps, "accuracy": "", "sd": "", "validation": "", "alone": "", "seeds": len(some), "seconds": 0.0,
         }  # fmt: skip
         if some:
             fresh = [run for run in some if run.get("validation_accuracy") is not None]
+            alone = [run for run in some if run.get("alone") is not None]
             row |= {
                 "accuracy": round(100 * (1 - mean(some, "risk")), 3), "sd": round(100 * spread(some, "risk"), 3),
                 "validation": round(100 * mean(fresh, "validation_accuracy"), 3) if fresh else "",
+                "alone": round(100 * mean(alone, "alone"), 3) if alone else "",
                 "seconds": round(sum(run.get("seconds", 0.0) for run in some if id(run) not in counted), 1),
             }  # fmt: skip
             counted |= {id(run) for run in some}
@@ -104,25 +102,24 @@ def rows_of(found: Mapping[Case, Sequence[Metrics]]) -> list[Row]:
     return rows
 
 
-def cases(data: Iterable[str], settings: Iterable[str]) -> Iterator[Case]:
+def cases(data: str) -> Iterator[Case]:
     """The cells of the table."""
-    for name in settings:
-        for source in data:
-            for n in SIZES[source]:
-                for method in METHODS:
-                    for relation in RELATIONS if method != "standalone" else ("-",):
-                        yield Case(name, source, n, method, relation, "-" if method == "standalone" else "1")
+    for n in SIZES[data]:
+        for method in METHODS:
+            for relation in RELATIONS if method != "standalone" else ("-",):
+                yield Case(data, n, method, relation, "-" if method == "standalone" else "1")
 
 
 def table(seeds: int, choice: Choice = EVERYTHING) -> tuple[list[Row], plt.Figure, str]:
     """Accuracy of all methods on all data at epsilon 1."""
     found: dict[Case, list[Metrics]] = {}
     for data in SIZES:
-        some = {case: case.overrides(choice) for case in cases([data], SETTINGS)}
-        found |= runs(some, seeds if data == "fashion" or choice.full else 1, choice)
+        networks = {case: case.overrides(choice) for case in cases(data) if case.method != "headmean"}
+        found |= runs(networks, seeds if data == "fashion" or choice.full else 1, choice)
+        found |= runs({case: case.overrides(choice) for case in cases(data) if case.method == "headmean"}, seeds, choice)
     rows = rows_of(found)
     how = "as in the paper" if choice.full else f"shortened to {choice.rounds} rounds, in bfloat16, with one seed"
-    return rows, bars(rows), f"{words(rows)} Runs on CIFAR-10 are {how}.\n\n{grid(rows)}"
+    return rows, bars(rows), f"{words(rows)} Runs of networks on CIFAR-10 are {how}.\n\n{grid(rows)}"
 
 
 def at(rows: Sequence[Row], **wanted: str) -> Row:
@@ -137,30 +134,28 @@ def cell(row: Row) -> str:
 
 
 def grid(rows: Sequence[Row]) -> str:
-    """The markdown table."""
-    lines = [f"| settings | data | neighbours | {' | '.join(METHODS)} |", "|---" * (3 + len(METHODS)) + "|"]
-    for settings in SETTINGS:
-        for data, sizes in SIZES.items():
-            for n in sizes:
-                for relation in RELATIONS:
-                    one = {"settings": settings, "data": data, "n": n, "neighbouring": relation}
-                    cells = [cell(at(rows, method=method, **one)) for method in METHODS]
-                    lines.append(f"| {settings} | {TITLES[data]}, n={n} | {relation} | {' | '.join(cells)} |")
+    """The markdown table; the last column is users alone with headmean's features."""
+    lines = [f"| data | neighbours | {' | '.join(METHODS)} | alone, same features |", "|---" * (3 + len(METHODS)) + "|"]
+    for data, sizes in SIZES.items():
+        for n in sizes:
+            for relation in RELATIONS:
+                some = [at(rows, method=method, data=data, n=n, neighbouring=relation) for method in METHODS]
+                alone = f"{some[-1]['alone']:.1f}" if some[-1]["alone"] != "" else "-"
+                lines.append(f"| {TITLES[data]}, n={n} | {relation} | {' | '.join(map(cell, some))} | {alone} |")
     return "\n".join(lines)
 
 
 def bars(rows: Sequence[Row]) -> plt.Figure:
-    """A panel for each data set and size, a bar for each setting and relation."""
+    """A panel for each data set and size, a bar for each relation."""
     panels = [(data, n) for data, sizes in SIZES.items() for n in sizes]
     picture, axes = plt.subplots(1, len(panels), figsize=(5 * len(panels), 4.4))
-    kinds = [(settings, relation) for settings in SETTINGS for relation in RELATIONS]
     for axis, (data, n) in zip(axes, panels, strict=True):
-        for i, (settings, relation) in enumerate(kinds):
-            some = [at(rows, settings=settings, data=data, n=n, method=method, neighbouring=relation) for method in METHODS]
-            x = [j + 0.2 * (i - 1.5) for j, row in enumerate(some) if row["seeds"]]
+        for i, relation in enumerate(RELATIONS):
+            some = [at(rows, data=data, n=n, method=method, neighbouring=relation) for method in METHODS]
+            x = [j + 0.4 * (i - 0.5) for j, row in enumerate(some) if row["seeds"]]
             height, error = ([row[key] for row in some if row["seeds"]] for key in ("accuracy", "sd"))
-            axis.bar(x, height, 0.2, yerr=error, capsize=2, label=f"{settings}, {relation}")
-        axis.set_xticks(range(len(METHODS)), METHODS, fontsize=8)
+            axis.bar(x, height, 0.4, yerr=error, capsize=2, label=relation)
+        axis.set_xticks(range(len(METHODS)), METHODS, fontsize=7)
         axis.set(title=f"{TITLES[data]}, n={n}", ylabel="accuracy, %", ylim=(0, 100))
         axis.grid(alpha=0.3, axis="y")
     axes[0].legend(fontsize=8, loc="lower left")
@@ -172,25 +167,22 @@ def words(rows: Sequence[Row]) -> str:
     made, seeds = sum(bool(row["seeds"]) for row in rows), max(row["seeds"] for row in rows)
     return f"""
 Accuracy in per cent on each user's own test images, epsilon 1, delta 1e-5, S=5 classes a user: mean over up to {seeds} seeds
-(standard deviation). "paper" are the presets `centaur-fashion` and `centaur-cifar10`; "ours" differ in what `OURS` in
-`scripts/figures/networks.py` says. {made} of {len(rows)} cells are known. Users alone release nothing.
+(standard deviation). Networks have the paper's settings (presets `centaur-fashion` and `centaur-cifar10`). {made} of
+{len(rows)} cells are known. Users alone release nothing.
 """
 
 
 def curve(seeds: int, choice: Choice = EVERYTHING) -> tuple[list[Row], plt.Figure, str]:
     """Accuracy against epsilon on Fashion-MNIST, n=2000."""
-    points = [
-        Case(name, "fashion", "2000", method, "replace-one", eps)
-        for name in CURVES for method in ("centaur", "fedavg_ft") for eps in EPSILONS
-    ]  # fmt: skip
-    points += [Case(name, "fashion", "2000", "standalone") for name in CURVES]
+    points = [Case("fashion", "2000", method, "replace-one", eps) for method in CURVES for eps in EPSILONS]
+    points.append(Case("fashion", "2000", "standalone"))
     rows = rows_of(runs({case: case.overrides(choice) for case in points}, seeds, choice))
     known = [row for row in rows if row["seeds"]]
     lines = []
-    for name, method in dict.fromkeys((row["settings"], row["method"]) for row in known):
-        some = [row for row in known if (row["settings"], row["method"]) == (name, method)]
+    for method in dict.fromkeys(row["method"] for row in known):
+        some = [row for row in known if row["method"] == method]
         x = [float(row["eps"]) for row in some if row["eps"] != "-"]
-        lines.append(Line(f"{method}, {name}", [row["accuracy"] for row in some], x, [row["sd"] for row in some]))
+        lines.append(Line(method, [row["accuracy"] for row in some], x, [row["sd"] for row in some]))
     picture, axes = plt.subplots(figsize=(7, 4.6))
     if lines:
         draw(axes, lines, "epsilon", "accuracy, %", "Fashion-MNIST, n=2000, S=5, replace-one", log="x")
@@ -199,17 +191,17 @@ def curve(seeds: int, choice: Choice = EVERYTHING) -> tuple[list[Row], plt.Figur
 
 def curve_words(rows: Sequence[Row]) -> str:
     """What the figure says."""
-    said = []
-    for name, method in dict.fromkeys((row["settings"], row["method"]) for row in rows):
-        cells = [cell(row) for row in rows if (row["settings"], row["method"]) == (name, method)]
-        said.append(f"{method} ({name}) {', '.join(cells)}")
+    said, seeds = [], max(row["seeds"] for row in rows)
+    for method in dict.fromkeys(row["method"] for row in rows):
+        cells = [cell(row) for row in rows if row["method"] == method]
+        said.append(f"{method} {', '.join(cells)}")
     return f"""
-Fashion-MNIST, n=2000, S=5, delta 1e-5, replace-one, {max(row["seeds"] for row in rows)} seeds. Accuracy in per cent (standard
+Fashion-MNIST, n=2000, S=5, delta 1e-5, replace-one, up to {seeds} seeds. Accuracy in per cent (standard
 deviation) at epsilon {", ".join(EPSILONS)}: {"; ".join(said)}. Users alone release nothing, so theirs is one level.
 """
 
 
 FIGURES = {
-    "centaur-table": Figure("Networks on images: five ways to personalise", table, seeds=3, runs=FILE),
+    "centaur-table": Figure("Networks on images: six ways to personalise", table, seeds=3, runs=FILE),
     "centaur-figure": Figure("Networks on images: accuracy against epsilon", curve, seeds=3, runs=FILE),
 }

@@ -81,7 +81,7 @@ MODULES = {
     "head without bias": lambda: (layers(nn.Tanh(), head_bias=False), "5", (1, 6, 6)),
     "in place": lambda: (layers(nn.ReLU(inplace=True)), "5", (1, 6, 6)),
     "normalised": lambda: (layers(nn.LayerNorm(6), nn.ReLU()), "6", (1, 6, 6)),
-    "scaled images": lambda: (nn.Sequential(nn.LayerNorm((1, 6, 6), elementwise_affine=False), *layers(nn.ReLU())), "6", (1, 6, 6)),
+    "scaled images": lambda: (nn.Sequential(nn.LayerNorm(6, elementwise_affine=False), *layers(nn.ReLU())), "6", (1, 6, 6)),
     "two shifts": lambda: (layers(TwoShifts(6), nn.ReLU()), "6", (1, 6, 6)),
     "called linear": lambda: (layers(nn.ReLU(), first=Absolute), "5", (1, 6, 6)),
     "tied": lambda: (Tied(), "head", (1, 6, 6)),
@@ -188,7 +188,9 @@ def offsets(shared):
 def centaur_at_the_end(module, client, names, shared, head, i):
     made = naive_networks.with_head(naive_networks.loaded(module, names, shared), client.network.split, *head)
     last = made.get_submodule(client.network.split)
-    naive_networks.train(made, last.parameters(), *user(client, i), head_batches(client, i, 0), CLASSES, **sgd(client, head=True))
+    naive_networks.train(
+        made, last.parameters(), *user(client, i), head_batches(client, i, 0), CLASSES, **sgd(client, head=True)
+    )
     return made
 
 
@@ -221,7 +223,9 @@ def test_fedavg_and_multi_task_learning(name, batch):
             made = naive_networks.loaded(module, names, shared)
             steps = list(batches(client, i, 2, "batches", 5))
             naive_networks.train(made, made.parameters(), *user(client, i), steps, CLASSES, **sgd(client, pull=pull))
-            theirs.append(naive_networks.flat(made, names) - naive_networks.flat(naive_networks.loaded(module, names, shared), names))
+            theirs.append(
+                naive_networks.flat(made, names) - naive_networks.flat(naive_networks.loaded(module, names, shared), names)
+            )
         agree(mine, theirs)
         other_users_moved(mine)
 
@@ -350,7 +354,9 @@ def test_long_courses_are_explicit_and_the_same():
     mine = updates(client, shared)
     for i in (0, 4):
         made = naive_networks.loaded(module, net.names(True), shared)
-        naive_networks.train(made, made.parameters(), *user(client, i), batches(client, i, 5, "batches", 1), CLASSES, **sgd(client))
+        naive_networks.train(
+            made, made.parameters(), *user(client, i), batches(client, i, 5, "batches", 1), CLASSES, **sgd(client)
+        )
         start = naive_networks.flat(naive_networks.loaded(module, net.names(True), shared), net.names(True))
         agree([mine[i]], [naive_networks.flat(made, net.names(True)) - start])
 
@@ -366,12 +372,33 @@ def test_labels_that_are_no_class_count_for_nothing(kind):
     agree(updates(client_of(kind, net, cohort, batch=M), shared), updates(client_of(kind, net, fewer, batch=M), shared))
 
 
+def test_batches_take_every_example_once_an_epoch_and_padding_last():
+    client = client_of(FedAvgClient, network("mlp")[1])
+    for i, counted in enumerate(client.labels(client.cohort.y).counts.numpy()):
+        first, second = (list(batches(client, i, 1, "batches", t)) for t in (1, 2))
+        order = [place for batch in first for place in batch]
+        assert [len(batch) for batch in first] == [4, 4, 2] and sorted(order) == list(range(M))
+        assert counted[order].tolist() == sorted(counted, reverse=True), "full batches first"
+        assert counted.sum() < 2 or first != second
+        both = list(batches(client, i, 2, "batches", 1))
+        assert both[:3] == first and (counted.sum() < 2 or both[3:] != first)
+    assert list(batches(client_of(FedAvgClient, network("mlp")[1], batch=M), 0, 2, "batches", 1)) == [list(range(M))] * 2
+
+
 @pytest.mark.parametrize("clip", [1e-3, 0.2, 1e3])
 def test_what_is_sent_is_the_sum_of_clipped_updates(clip):
     _, net = network("mlp")
     client, shared = client_of(FedAvgClient, net, chunk=3), net.initial(0, whole=True)
     wanted = sum(naive.clip(update, clip) for update in updates(client, shared, 1))
-    config = {"step": 1, "task": "update", "round": 1, "seed": 0, "clip": np.array([clip]).tobytes(), "release": True, "measure": ""}
+    config = {
+        "step": 1,
+        "task": "update",
+        "round": 1,
+        "seed": 0,
+        "clip": np.array([clip]).tobytes(),
+        "release": True,
+        "measure": "",
+    }
     (total,), count, metrics = client.fit(shared, config)
     assert (count, metrics, total.dtype) == (USERS, {"step": 1}, np.float64)
     agree([total], [wanted])

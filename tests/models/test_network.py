@@ -313,9 +313,7 @@ def test_random_numbers_are_the_user_s_own():
 
 def test_augmented_runs_differ_in_heads_only_where_asked():
     base = ("algo=centaur", "model=mlp", *MLP[1:], "eps=inf", "algo.lr=0.1")
-    never, final, always = (
-        Experiment(compose([*base, f"algo.augment={when}"])).run() for when in ("never", "final", "always")
-    )
+    never, final, always = (Experiment(compose([*base, f"algo.augment={when}"])).run() for when in ("never", "final", "always"))
     same = [np.array_equal(never.model[name], final.model[name]) for name in never.model]
     other = [np.array_equal(never.model[name], always.model[name]) for name in never.model]
     assert all(same) and not any(other)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from functools import cache
 
 import numpy as np
@@ -10,6 +11,7 @@ from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from torch import nn
 
 from privfed.config import compose
 from privfed.data.cohort import Cohort
@@ -35,7 +37,22 @@ CLIENTS = {
     "expmech, absolute": ("algo=expmech", "algo.candidates=5", "algo.targets=absolute"),
     "jlmargin": ("algo=jlmargin", "algo.candidates=5", "algo.sketch=2"),
     "rgrad": ("algo=rgrad", "data.d1=3", "data.d2=1", "data.r=1"),
+    **{f"{algo}, network": (f"algo={algo}", "model=mlp") for algo in ("centaur", "fedavg_ft", "ppsgd", "pmtl_ft")},
+    "centaur, batches, augmented": ("algo=centaur", "model=mlp", "algo.batch=2", "algo.augment=always", "privacy.clip=auto"),
+    "fedavg_ft, convolutions": (
+        "algo=fedavg_ft",
+        "model=module",
+        "model.module._target_=test_clip.filters",
+        "model.split=head",
+    ),
 }
+IMAGES = ("data.n=8", f"data.m={M}", "data.size=2", "data.classes=3", "rounds=1", "eps=50")
+
+
+def filters():
+    """A network with convolutions for images of 2 x 2 pixels."""
+    layers = {"conv": nn.Conv2d(1, 2, 2), "flatten": nn.Flatten(), "act": nn.ReLU(), "head": nn.Linear(2, 3)}
+    return nn.Sequential(OrderedDict(layers))
 
 
 def lower(x, precision):
@@ -88,14 +105,17 @@ def test_replies(x, bound, precision, examples):
 def questions(name):
     """A replay's stage and one message of every kind that a node of a tiny run is sent."""
     unknown = ("data.d=", "data.k=") if name == "rgrad" else ("none",)
-    theatre = Theatre(compose([*(size for size in TINY if not size.startswith(unknown)), *CLIENTS[name]]))
+    images = any(setting.startswith("model=") for setting in CLIENTS[name])
+    sizes = IMAGES if images else [size for size in TINY if not size.startswith(unknown)]
+    hidden = ["model.module.hidden=[3]"] if "model=mlp" in CLIENTS[name] else []
+    theatre = Theatre(compose([*sizes, *CLIENTS[name], *hidden]))
     sent = [message.ins for message in theatre.play().messages if message.kind == "fit" and message.cid == COHORT]
     return theatre, [
         (parameters_to_ndarrays(ins.parameters), {**ins.config, "users": 1, "groups": 1, "group": 0}) for ins in sent
     ]
 
 
-USER = st.tuples(arrays.arrays(np.float64, (M, D), elements=NUMBERS), arrays.arrays(np.float64, M, elements=NUMBERS))
+USER = st.tuples(arrays.arrays(np.float64, (M, D + 1), elements=NUMBERS), arrays.arrays(np.float64, M, elements=NUMBERS))
 
 
 @pytest.mark.parametrize("name", CLIENTS)
@@ -104,7 +124,7 @@ USER = st.tuples(arrays.arrays(np.float64, (M, D), elements=NUMBERS), arrays.arr
 def test_clients(name, user, precision):
     theatre, asked = questions(name)
     X, y = (lower(array, precision) for array in user)
-    client = theatre.serving(Cohort(np.arange(1), X[None], y[None]))
+    client = theatre.serving(Cohort(np.arange(1), X[None, :, : theatre.experiment.data.d], y[None]))
     for parameters, config in asked:
         sums = client.fit(parameters, config)[0]
         measure = MEASURES.get(config["measure"])

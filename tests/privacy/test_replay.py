@@ -15,6 +15,13 @@ SIZES = {
     "jlmargin": ("algo.candidates=20", "algo.sketch=4"),
     "rgrad": ("data.d1=2", "data.d2=3", "data.m=2"),
 }
+IMAGES = ("data.n=24", "data.m=4", "data.size=4", "data.classes=4", "rounds=2", "eps=4", "algo.clip=0.05")
+MLP = (*IMAGES, "model.module.hidden=[6,4]")
+LENET = (
+    *(setting for setting in IMAGES if not setting.startswith(("data.size", "data.n="))), "data.size=16", "data.n=8",
+    "model=lenet", "model.module.channels=[2,2]", "model.module.hidden=[4]",
+)  # fmt: skip
+NETWORKS = ("fedavg_ft", "ppsgd", "pmtl_ft")
 AUTO = ("privacy.clip=auto", "eps=100")
 """With so little noise the private clip norms are of the data's size, even with few users."""
 VARIANTS = {
@@ -30,6 +37,15 @@ VARIANTS = {
                        "algo.clip.moments=0.3", "algo.clip.products=0.3"),
     "expmech, absolute": ("algo=expmech", "algo.targets=absolute", "algo.train=s0", "algo.candidates=20"),
     "rgrad, weak": ("algo=rgrad", "neighbouring=weak", "data.d1=2", "data.d2=3", "data.m=1"),
+    "centaur, network": ("algo=centaur", "model=mlp", *MLP),
+    "centaur, network, add-remove": ("algo=centaur", "model=mlp", *MLP, "neighbouring=add-remove"),
+    "centaur, network, auto": ("algo=centaur", "model=mlp", *MLP, *AUTO),
+    "centaur, batches, augmented": ("algo=centaur", "model=mlp", *MLP, "algo.batch=2", "algo.augment=always"),
+    "centaur, LeNet": ("algo=centaur", *LENET),
+    "fedavg_ft, LeNet, add-remove": ("algo=fedavg_ft", *LENET, "neighbouring=add-remove"),
+    "fedavg_ft, sampled": ("algo=fedavg_ft", *MLP, "algo.sampling=0.5", "eps=1"),
+    "ppsgd, sampled, add-remove": ("algo=ppsgd", *MLP, "algo.sampling=0.5", "neighbouring=add-remove", "eps=1"),
+    "ppsgd, averaged": ("algo=ppsgd", *MLP, "algo.average=0.6", "algo.server_momentum=0.9"),
     "rgrad, fixed": ("algo=rgrad", "algo.clip=0.5", "init.clip=0.5", "data.d1=2", "data.d2=3", "data.m=3", "model.k=1"),
 }  # fmt: skip
 PRESETS = {
@@ -40,6 +56,10 @@ PRESETS = {
     "centaur-linear": ("data.n=24", "data.d=5", "rounds=2", "init.copies=2", "init.iterations=2"),
     "rgrad": ("data.n=24", "data.d1=2", "data.d2=3", "rounds=2"),
     "none": ("data.n=24", "data.d=5", "rounds=1"),
+    "centaur-cifar10": ("data=patterns", "data.S=3", *LENET),
+    "centaur-cifar100": ("data=patterns", "data.S=3", *LENET),
+    "centaur-emnist": ("data=patterns", "data.S=3", *MLP),
+    "centaur-fashion": ("data=patterns", "data.S=3", *MLP),
 }
 
 
@@ -48,6 +68,10 @@ def checked(*overrides, tries=60):
 
 
 def sizes(algo):
+    if algo == "headmean":
+        return [f"algo={algo}", "data.n=24", "data.m=4", "data.classes=4", "eps=4"]
+    if algo in NETWORKS:
+        return [f"algo={algo}", *MLP]
     kept = [size for size in TINY if not (algo == "rgrad" and size.startswith("data.d="))]
     return [f"algo={algo}", *kept, *SIZES.get(algo, ())]
 
@@ -66,7 +90,9 @@ def test_what_every_algorithm_claims_holds(algo, neighbouring):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_initialisers_estimators_and_private_clip_norms(variant):
     more = VARIANTS[variant]
+    images = any(setting.startswith("data.size") for setting in more)
     base = [size for size in TINY if not (any(o.startswith("data.d1") for o in more) and size.startswith("data.d="))]
+    base = [] if images else base
     report = checked(*base, *more)
     assert report.findings == [] and report.releases
     assert all(ratio <= 1 for ratio, _ in report.nearest.values())
