@@ -68,8 +68,11 @@ class CohortClient(NumPyClient):
     final = slice(None)
     """The examples a final head is fitted on."""
 
+    nothing = 0.0
+    """A target that teaches nothing."""
+
     def __init__(self, cohort: Cohort, init: Any = None) -> None:
-        self.cohort = cohort.without_broken_users()
+        self.cohort = cohort.without_broken_users(self.nothing)
         self.seen = self.cohort
         """The users as tasks see them, where an algorithm transforms their examples once."""
         self.init = init

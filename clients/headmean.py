@@ -34,6 +34,8 @@ CHUNK = 32
 class HeadMeanClient(CohortClient):
     """Personal heads on fixed features, around a mean that all users have made together."""
 
+    nothing = -1.0
+
     def __init__(self, cohort: Cohort, init: Any, model: PublicFeatures, ridge: float, local: float, alone: float) -> None:
         super().__init__(cohort)
         for key, value in (("algo.ridge", ridge), ("algo.local", local), ("algo.alone", alone)):

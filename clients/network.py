@@ -38,6 +38,8 @@ AUGMENT = ("never", "final", "always")
 class NetworkClient(CohortClient):
     """An algorithm adds `contribute`, the users' updates of a round, and `finish`, the predictors they end with."""
 
+    nothing = -1.0
+
     def __init__(
         self,
         cohort: Cohort,
@@ -152,7 +154,7 @@ class NetworkClient(CohortClient):
                     yield picked(seen, places), labels[places]
 
         with torch.no_grad():
-            return descend(heads, batches(), self.head)
+            return descend(heads, batches(), self.head, biased=self.network.head.bias is not None)
 
     def varied(
         self,

@@ -53,7 +53,8 @@ class AdditiveClient(NetworkClient):
 
     def corrected(self, p: Heads, features: Tensor, D: Tensor) -> Heads:
         """p - eta (gradient in p), with D (B, m, classes) the derivatives at the logits."""
-        return Heads(p.W - self.eta * torch.bmm(D.transpose(1, 2), features), p.c - self.eta * D.sum(1))
+        c = p.c if self.network.head.bias is None else p.c - self.eta * D.sum(1)
+        return Heads(p.W - self.eta * torch.bmm(D.transpose(1, 2), features), c)
 
     def own_errors(self, block: Cohort, shared: NDArrays) -> Array:
         """See :class:`NetworkClient`; what is kept is the correction, not the whole head."""

@@ -35,6 +35,8 @@ def compose(overrides: Sequence[str], config_dir: str | None = None) -> DictConf
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             chosen = _variant(overrides, extra, folders)
+            if "model=module" in chosen:  # arguments of somebody's own module
+                chosen = [f"++{override}" if override.startswith("model.module.") else override for override in chosen]
             cfg = hydra_compose("config", [*chosen, *extra])
         for key in REQUIRED:
             if key not in cfg.algo:

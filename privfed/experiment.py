@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import resource
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -242,7 +243,7 @@ def dimension(cfg: DictConfig, d: int) -> int:
 @cache
 def versions() -> dict[str, str]:
     """Of Python and the packages that decide what a run computes."""
-    packages = ("flwr", "numpy", "scipy", "hydra-core")
+    packages = ("flwr", "numpy", "scipy", "hydra-core", *(("torch",) if "torch" in sys.modules else ()))
     return {"python": python_version(), "privfed": __version__, **{name: version(name) for name in packages}}
 
 

@@ -95,6 +95,8 @@ def build(node: Settings | DictConfig) -> Callable[..., Any]:
     try:
         factory = instantiate(node, _partial_=True)
     except InstantiationException as error:
+        if isinstance(error.__cause__, ConfigError):  # a part of it said what is wrong with its own settings
+            raise error.__cause__ from error
         if "No module named 'torch'" in f"{error} {error.__cause__}":
             raise ConfigError(f"{target}: needs PyTorch; install it with pip install 'privfed[networks]'") from error
         raise ConfigError(f"{target}: cannot be made: {' '.join(str(error.__cause__ or error).split())}") from error

@@ -31,7 +31,7 @@ COLUMNS = (
 
 FILES = (
     "ledger.jsonl", "roster.json", checkpoint.FILE, "config.yaml", "rounds.csv", "model.npz", "report.html", "audit.html",
-    "nodes.json", "result.json",
+    "nodes.json", PRIVATE, "result.json",
 )  # fmt: skip
 
 

@@ -202,7 +202,6 @@ def test_two_processes_do_not_share_a_ledger(tmp_path):
     assert len(refusals) == 2 * len(outcome.rows) and len(ledger_of(folder)) == len(outcome.rows)
 
 
-@pytest.mark.xfail(strict=True, reason="keep_previous leaves the folder private/ where it was")
 def test_an_earlier_run_is_kept_with_what_its_users_remember(tmp_path):
     plan, folder = PLANS["centaur with a network"], tmp_path / "run"
     expected = told(tmp_path / "whole", started(tmp_path / "whole", *plan)[1])

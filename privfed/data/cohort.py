@@ -66,8 +66,11 @@ class Cohort:
         truth = None if self.truth is None else self.truth[users]
         return Cohort(self.ids[users], self.X[users], self.y[users], truth)
 
-    def without_broken_users(self) -> Cohort:
-        """The same with zeros for users who have a number that is not finite: they keep their place and contribute nothing."""
+    def without_broken_users(self, target: float = 0.0) -> Cohort:
+        """The same with zeros for users who have a number that is not finite: they keep their place and contribute nothing.
+
+        target: what stands in the place of their targets; where targets are classes, one that is none.
+        """
         with np.errstate(invalid="ignore", over="ignore"):
             # A sum of finite numbers may overflow, so only the users whose sum is suspicious are looked at closely.
             broken = ~np.isfinite(np.sum(self.X, axis=(1, 2)) + np.sum(self.y, axis=1))
@@ -75,7 +78,7 @@ class Cohort:
         if not broken.any():
             return self
         X, y = self.X.copy(), self.y.copy()
-        X[broken], y[broken] = 0.0, 0.0
+        X[broken], y[broken] = 0.0, target
         return replace(self, X=X, y=y)
 
     def blocks(self, examples: slice = slice(None), users: Ids | None = None, bytes_each: int = 1 << 21) -> Iterator[Cohort]:

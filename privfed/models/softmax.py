@@ -66,14 +66,18 @@ def slopes(logits: Tensor, labels: Labels) -> Tensor:
     return P * labels.weights[..., None]
 
 
-def descend(heads: Heads, batches: Iterable[tuple[Tensor, Labels]], sgd: SGD) -> Heads:
-    """One step of SGD a batch of (features (B, b, k), labels); users without an example in a batch stay where they are."""
+def descend(heads: Heads, batches: Iterable[tuple[Tensor, Labels]], sgd: SGD, biased: bool = True) -> Heads:
+    """One step of SGD a batch of (features (B, b, k), labels); users without an example in a batch stay where they are.
+
+    biased: whether c is learnt as well.
+    """
     W, c = heads.W.clone(), heads.c.clone()
     v, u = torch.zeros_like(W), torch.zeros_like(c)
     for features, labels in batches:
         D = slopes(Heads(W, c).logits(features), labels)
         moves = labels.present.float()
-        for value, velocity, gradient in ((W, v, torch.bmm(D.transpose(1, 2), features)), (c, u, D.sum(1))):
+        learnt = [(W, v, torch.bmm(D.transpose(1, 2), features)), (c, u, D.sum(1))]
+        for value, velocity, gradient in learnt if biased else learnt[:1]:
             shape = (-1, *(1,) * (value.dim() - 1))
             new = gradient.add_(value, alpha=sgd.decay).add_(velocity, alpha=sgd.momentum)
             velocity.lerp_(new, moves.view(shape))

@@ -13,7 +13,7 @@ from functools import lru_cache
 from privfed.errors import ConfigError
 
 STEP = 1e-4
-"""Grid of the privacy loss."""
+"""Grid of the privacy loss of small releases."""
 
 
 @lru_cache(maxsize=4096)
@@ -31,12 +31,15 @@ def sampled_epsilon(mu: float, sampled: tuple[tuple[tuple[float, float], int], .
     relation = NeighboringRelation.REPLACE_ONE if replaced else NeighboringRelation.ADD_OR_REMOVE_ONE
     length = 2.0 if replaced else 1.0  # of a user's influence, in clip norms; the library counts it by itself
 
+    largest = max([mu, *(each for (each, _), _ in sampled)])
+    step = STEP * max(1.0, largest**2 / 2 + 8 * largest)  # of losses that are spread wider, a wider grid tells as much
+
     def loss(each: float, q: float) -> pld.PrivacyLossDistribution:
         return pld.from_gaussian_mechanism(
-            length / each, sampling_prob=q, value_discretization_interval=STEP, neighboring_relation=relation
+            length / each, sampling_prob=q, value_discretization_interval=step, neighboring_relation=relation
         )
 
-    total = loss(mu, 1.0) if mu > 0 else pld.identity(STEP)
+    total = loss(mu, 1.0) if mu > 0 else pld.identity(step)
     for (each, q), count in sampled:
         if each > 0:
             total = total.compose(loss(each, q).self_compose(count))

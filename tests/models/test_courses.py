@@ -284,7 +284,6 @@ def test_ppsgd_predictors(name):
     predicted(client, shared, theirs)
 
 
-@pytest.mark.xfail(strict=True, reason="users' own heads have a bias even where the network's head has none")
 @pytest.mark.parametrize("kind", [CentaurClient, FedAvgClient, MultiTaskClient, AdditiveClient])
 def test_users_heads_have_no_bias_where_the_network_s_has_none(kind):
     _, net = network("head without bias")
