@@ -69,7 +69,7 @@ def report_page(
     words = f"<p>{escape(guarantee_in_words(result))}</p>{notes}"
     cards = [card("What was guaranteed", words + _comparison(result["metrics"]))]
     judged = [row for row in rows if any(name in row for name in ERRORS)]
-    if judged:
+    if len(judged) > 1:
         cards.append(_error_card(judged, result["metrics"]))
     if rows and math.isfinite(rows[-1]["epsilon"]):
         cards.append(_budget_card(rows, privacy["target_epsilon"]))

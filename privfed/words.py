@@ -82,6 +82,7 @@ RIVALS = {
 }
 
 FIGURES = {
+    "accuracy": "accuracy of the personal models",
     "dist": "distance of the learnt from the true representation",
     "distortion": "distortion of the sketch (root mean square error of inner products of unit vectors)",
     "relative": "Frobenius error relative to the true matrix",

@@ -16,9 +16,9 @@ from privfed.config import compose
 
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from figures import centaur, common, jl, pmpr, rgrad
+from figures import centaur, common, jl, networks, pmpr, rgrad
 
-MODULES = (pmpr, centaur, jl, rgrad)
+MODULES = (pmpr, centaur, networks, jl, rgrad)
 FIGURES = {name: (module, figure) for module in MODULES for name, figure in module.FIGURES.items()}
 METRICS = (
     "mse", "excess", "dist", "start", "frobenius", "risk", "risk_random", "risk_standalone", "risk_oracle", "distortion",
@@ -30,7 +30,7 @@ def test_figures_are_drawn_and_written_from_what_was_measured(name, tmp_path, mo
     module, figure = FIGURES[name]
     asked = []
 
-    def measured(cases, seeds):
+    def measured(cases, seeds, *_):
         asked.extend(cases.values())
         return {
             key: [
