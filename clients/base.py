@@ -68,6 +68,8 @@ class CohortClient(NumPyClient):
     final = slice(None)
     """The examples a final head is fitted on."""
 
+    takes_rows = True
+    """Whether a real user's table can be learnt from."""
     nothing = 0.0
     """A target that teaches nothing."""
 

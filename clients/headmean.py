@@ -13,6 +13,7 @@ Without M (each user alone) h = R_alone(phi) Y.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 
 from clients.base import CohortClient, Task
 from privfed.data.cohort import Cohort, Ids
-from privfed.errors import check_positive
+from privfed.errors import check_number
 from privfed.linalg import Array
 from privfed.models.features import PublicFeatures
 
@@ -34,12 +35,14 @@ CHUNK = 32
 class HeadMeanClient(CohortClient):
     """Personal heads on fixed features, around a mean that all users have made together."""
 
+    takes_rows = False
     nothing = -1.0
 
     def __init__(self, cohort: Cohort, init: Any, model: PublicFeatures, ridge: float, local: float, alone: float) -> None:
         super().__init__(cohort)
         for key, value in (("algo.ridge", ridge), ("algo.local", local), ("algo.alone", alone)):
-            check_positive(key, value)
+            # Far below, a user whose pictures are all the same would make the solution fail, for everybody on its node.
+            check_number(key, value, lambda x: 1e-8 <= x < math.inf, "must be a number of at least 1e-8")
         self.model, self.ridge, self.local, self.alone = model, ridge, local, alone
         self._tested: tuple[Cohort, Users, Array] | None = None
 

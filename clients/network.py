@@ -38,6 +38,7 @@ AUGMENT = ("never", "final", "always")
 class NetworkClient(CohortClient):
     """An algorithm adds `contribute`, the users' updates of a round, and `finish`, the predictors they end with."""
 
+    takes_rows = False
     nothing = -1.0
 
     def __init__(

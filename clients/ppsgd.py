@@ -5,7 +5,9 @@
 
     each round:  SGD for the local epochs on the loss of the network with head w + p_i, in theta from theta and in p_i;
                  send theta_i - theta
+    at the end:  the same steps once more in p_i alone, with the published theta
 
+Steps in theta have the momentum and decay of all SGD here, those in p_i are plain.
 Corrections are of the head only: one of all parameters would take a whole network for every user.
 """
 
@@ -64,7 +66,7 @@ class AdditiveClient(NetworkClient):
         return wrong
 
     def finish(self, block: Cohort, shared: NDArrays) -> tuple[Callable[[Tensor], Tensor], Heads]:
-        """The published network with the user's own correction; who has none yet makes one."""
+        """The published network with the user's own correction; after its last steps."""
         b, w = self.network.received(shared)
         see = self.course(b, w, len(block), 1, self.local).features
         x, labels = self.examples(block)

@@ -17,6 +17,8 @@ from yaml import YAMLError
 from privfed.errors import ConfigError, check_whole, nearest
 
 CONF = Path(__file__).resolve().parent.parent / "conf"
+HIDDEN = ("defaults", "name", "kind", "strategy", "client", "guarantee", "_target_")
+"""What nobody sets, so that help does not show it."""
 REQUIRED = ("name", "guarantee", "rounds", "strategy", "client")
 LINEAR, NETWORK, FEATURES = "linear", "network", "features"
 """Kinds of models."""
@@ -79,7 +81,8 @@ def _check_kind(cfg: DictConfig, folders: Sequence[Path]) -> None:
         models = {LINEAR: "a linear map", NETWORK: "a network (model=mlp, lenet or module)", FEATURES: "model=features"}
         raise ConfigError.of("algo", cfg.algo.name, f"works with {models[needed]}, not with {models[kind]}")
     if kind != LINEAR and "classes" not in cfg.data:
-        images = [name for name in options("data", folders) if "classes:" in (CONF / "data" / f"{name}.yaml").read_text()]
+        files = (path for folder in folders for path in sorted((folder / "data").glob("*.yaml")))
+        images = [path.stem for path in files if "classes:" in path.read_text(encoding="utf-8")]
         raise ConfigError(f"data: this model classifies pictures; choose data= one of {', '.join(images)}")
 
 
@@ -137,7 +140,7 @@ def keys(path: Path, group: str = "") -> Iterator[str]:
         key = line.strip().partition(":")[0]
         if not line.startswith((" ", "#")):
             inside = key
-        if line[:1] not in ("#", "") and inside not in ("defaults", "name", "strategy", "client", "guarantee", "_target_"):
+        if line[:1] not in ("#", "") and inside not in HIDDEN:
             yield line
 
 

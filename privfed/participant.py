@@ -152,6 +152,10 @@ class Participant:
             users = self.rows.read(self.identity.name, registered, settings)
             names = {first + i: name for i, name in enumerate(users)}
             self.client = factory.serving(self._own_cohort(list(users.values()), first))
+        if self.rows is not None and not self.client.takes_rows:
+            raise ConfigError(
+                f"{self.rows.path}: the federation learns from pictures, and rows of a table are none; nothing was sent"
+            )
         if self.state is not None:
             self.client.store = HeadStore(self.state, names)
             if self.client.memory is not None:
@@ -209,7 +213,7 @@ def targets(settings: Any) -> Iterator[str]:
 def targets_in_files(folders: tuple[Path, ...]) -> Iterator[str]:
     """Every `_target_` that this machine's configuration files name."""
     for folder in folders:
-        for path in folder.glob("*/*.yaml"):
+        for path in folder.glob("*/**/*.yaml"):
             yield from _named(OmegaConf.to_container(OmegaConf.load(path)))
 
 

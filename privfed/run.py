@@ -46,9 +46,12 @@ def help_text(arguments: Sequence[str]) -> str:
         lines += [f"    {name:<12} {text}" for name, text in describe(group)]
     lines += ["", "top-level keys:", *(f"  {line}" for line in keys(CONF / "config.yaml"))]
     shown = {"algo": "fedrep", "init": "spectral", "data": "synthetic", "privacy": "default", "runtime": "inprocess"}
-    for group, name in shown.items():
-        asked = [a.partition("=")[2] for a in arguments if a.startswith(f"{group}=")]
-        name = next((choice for choice in asked if choice in options(group)), name)
+    chosen = {key: value for key, _, value in (a.partition("=") for a in arguments) if value in options(key)}
+    kinds = {"mlp": "network", "lenet": "network", "module": "network", "features": "features"}
+    variant = f"{kinds.get(chosen.get('model', ''))}/{chosen.get('algo')}"
+    if (CONF / "algo" / f"{variant}.yaml").exists():
+        chosen["algo"] = variant
+    for group, name in (shown | {key: value for key, value in chosen.items() if key in ("model", *shown)}).items():
         lines += ["", f"{group}.* ({name}):", *(f"  {line}" for line in keys(CONF / group / f"{name}.yaml", group))]
     return "\n".join(lines) + "\n" + EXAMPLES
 

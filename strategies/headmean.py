@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from privfed.errors import ConfigError
 from privfed.federation import Federation
 from privfed.linalg import Array
 from privfed.models.features import PublicFeatures
@@ -25,7 +26,9 @@ class HeadMean(PrivateStrategy):
     uses_init = False
     names = ("M",)
 
-    def __init__(self, federation: Federation, model: PublicFeatures) -> None:
+    def __init__(self, federation: Federation, rounds: int, model: PublicFeatures) -> None:
+        if rounds != 1:
+            raise ConfigError.of("rounds", rounds, "this algorithm makes one release")
         self.size = (model.classes, model.k)
         super().__init__(federation, rounds=1, clip=1.0)
 

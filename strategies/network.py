@@ -73,7 +73,8 @@ class NetworkStrategy(PrivateStrategy):
         """The rounds; sampled ones cost what fills the budget."""
         ledger, settings = self.federation.gate.ledger, self.federation.privacy
         if self.sampling < 1 and self.clips[self.task] == AUTO:
-            raise ConfigError.of("privacy.clip", AUTO, f"is for algo.sampling=1, not for algo.sampling={self.sampling}")
+            key = "privacy.clip" if settings.clip == AUTO else "algo.clip"
+            raise ConfigError.of(key, AUTO, f"is for algo.sampling=1, not for algo.sampling={self.sampling}")
         plan = super().steps()
         if self.sampling == 1:
             return plan

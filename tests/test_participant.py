@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from flwr.common import FitIns, ndarrays_to_parameters
 
 from privfed.app import NodeClient
-from privfed.config import compose
+from privfed.config import CONF, compose
 from privfed.errors import ConfigError, PrivfedError
 from privfed.experiment import Experiment
 from privfed.nodes import NodeFactory
-from privfed.participant import Identity, OwnRows, Participant
+from privfed.participant import Identity, OwnRows, Participant, targets_in_files
 from privfed.roster import Member, Roster, new_token
 from privfed.runtimes.grid import WELCOME
 
@@ -79,3 +80,17 @@ def test_real_users_are_not_released_without_noise():
         Experiment(compose(["data=remote", "data.d=3", "data.n=1", "privacy.noise=seeded"]), roster)
     with pytest.raises(ConfigError, match=r"data\.d: say how many features"):
         Experiment(compose(["data=remote", "data.n=1"]), roster)
+
+
+def test_tables_are_not_given_to_a_federation_that_learns_from_pictures(participant):
+    factory = NodeFactory.of(compose(["algo=fedavg_ft", "data=patterns", "data.n=1", "data.m=2"]))
+    settings = json.loads(json.dumps(factory.welcome(range(1)))) | {"d": 3}
+    with pytest.raises(ConfigError, match="learns from pictures, and rows of a table are none"):
+        participant().welcome(json.dumps(settings))
+
+
+def test_every_algorithm_of_the_configuration_is_one_that_clients_make():
+    known = set(targets_in_files((CONF,)))
+    for path in CONF.glob("algo/**/*.yaml"):
+        found = re.findall(r"_target_: (clients\.\S+)", path.read_text())
+        assert found and set(found) <= known, path

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from privfed.errors import ConfigError, check_positive, check_whole
+from privfed.errors import ConfigError, check_number, check_positive, check_whole
 from privfed.keyed import generator
 from privfed.models.scenes import scenes
 
@@ -45,8 +45,8 @@ class PublicFeatures:
     ) -> None:
         for key, value in (("model.k", k), ("model.patches", patches), ("model.pictures", pictures)):
             check_whole(key, value)
-        if len(weights) != 3:
-            raise ConfigError.of("model.weights", list(weights), "give three: of edges, colours and patches")
+        if isinstance(weights, int | float | str) or len(weights) != 3:
+            raise ConfigError.of("model.weights", weights, "give three: of edges, colours and patches")
         for weight in weights:
             check_positive("model.weights", weight)
         size = (int(shape[0]), int(shape[1]), int(shape[2]))
@@ -55,6 +55,11 @@ class PublicFeatures:
                 "data.shape", list(shape), f"too small for {PATCH}x{PATCH} patches: at least {LEAST} pixels a side"
             )
         self.shape, self.classes, self.k = size, classes, k
+        features = sum(
+            block.shape[1]
+            for block in blocks(torch.zeros(1, *size), cell_of(size), torch.zeros(patches, size[0], PATCH, PATCH))
+        )
+        check_number("model.k", k, lambda x: x <= features, f"cannot be larger than the {features} features of a picture")
         self._settings = (size, k, patches, pictures, tuple(float(weight) for weight in weights))
 
     @property
@@ -100,7 +105,7 @@ _one_at_a_time = threading.Lock()
 def frame(shape: tuple[int, int, int], k: int, patches: int, pictures: int, weights: tuple[float, ...]) -> Frame:
     """Made from procedural pictures: always the same for the same settings."""
     public = torch.from_numpy(scenes(pictures, shape))
-    filters, cell = whitened_patches(public[: max(1, pictures // 2)], patches), min(shape[1:]) // 4
+    filters, cell = whitened_patches(public[: max(1, pictures // 2)], patches), cell_of(shape)
     parts = [blocks(some, cell, filters) for some in public.split(BATCH)]
     described = [torch.cat(block).numpy() for block in zip(*parts, strict=True)]
     scales = tuple(
@@ -114,6 +119,11 @@ def frame(shape: tuple[int, int, int], k: int, patches: int, pictures: int, weig
     return Frame(cell, filters, scales, (T * signs).astype(np.float32))
 
 
+def cell_of(shape: tuple[int, int, int]) -> int:
+    """Side of the cells in which edges are counted."""
+    return min(shape[1:]) // 4
+
+
 def whitened_patches(pictures: Tensor, count: int) -> Tensor:
     """Random patches of pictures (N, C, H, W), whitened, of zero mean: (count, C, 5, 5)."""
     C = pictures.shape[1]
@@ -123,7 +133,7 @@ def whitened_patches(pictures: Tensor, count: int) -> Tensor:
     patches = patches[patches.var(1) > 0.3]
     values, vectors = torch.linalg.eigh(patches.T @ patches / len(patches))
     W = vectors @ torch.diag((values.clamp(min=0) + RIDGE).rsqrt()) @ vectors.T
-    chosen = generator(0, "patches").permutation(len(patches))[:count]
+    chosen = np.resize(generator(0, "patches").permutation(len(patches)), count)  # some twice, where pictures are few
     white = functional.normalize(patches[torch.from_numpy(chosen)] @ W, dim=1) @ W
     filters = white.reshape(-1, C, PATCH, PATCH)
     return filters - filters.mean((1, 2, 3), keepdim=True)

@@ -18,11 +18,6 @@ class Heads:
     W: Tensor
     c: Tensor
 
-    @classmethod
-    def zero(cls, users: int, classes: int, k: int, device: torch.device | None = None) -> Heads:
-        """Heads that know nothing yet."""
-        return cls(torch.zeros(users, classes, k, device=device), torch.zeros(users, classes, device=device))
-
     def logits(self, features: Tensor) -> Tensor:
         """features (B, m, k) -> (B, m, classes)."""
         return torch.baddbmm(self.c[:, None], features, self.W.transpose(1, 2))

@@ -23,8 +23,8 @@ def mlp(shape: Sequence[int], classes: int, hidden: Sequence[int]) -> nn.Sequent
 def lenet(shape: Sequence[int], classes: int, channels: Sequence[int], hidden: Sequence[int]) -> nn.Sequential:
     """Two convolutions with pooling, then fully connected layers: CENTAUR's LeNet-5 with 64, 64 channels."""
     _check_hidden(hidden)
-    if len(channels) != 2:
-        raise ConfigError.of("model.module.channels", list(channels), "LeNet has two convolutions: give two numbers")
+    if isinstance(channels, int | float | str) or len(channels) != 2:
+        raise ConfigError.of("model.module.channels", channels, "LeNet has two convolutions: give two numbers")
     first, second = (check_whole("model.module.channels", size) for size in channels)
     c, height, width = shape
     sides = [((side - KERNEL + 1) // 2 - KERNEL + 1) // 2 for side in (height, width)]
@@ -51,6 +51,8 @@ def _dense(size: int, hidden: Sequence[int], classes: int) -> list[tuple[str, nn
 
 
 def _check_hidden(hidden: Sequence[int]) -> None:
+    if isinstance(hidden, int | float | str):
+        raise ConfigError.of("model.module.hidden", hidden, "give a list of sizes, as [64,32]")
     if not hidden:
         raise ConfigError.of("model.module.hidden", list(hidden), "give at least one hidden layer: it is the representation")
     for width in hidden:

@@ -143,6 +143,10 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     return _bisect(lambda mu: gaussian_delta(epsilon, mu) <= delta, 0.0, high)[0]
 
 
+LARGEST_MU = 16.0
+"""No sampled release costs more, whatever the budget would hold."""
+
+
 @lru_cache(maxsize=64)
 def sampled_mu(epsilon: float, delta: float, q: float, rounds: int, replaced: bool) -> float:
     """The largest mu of each of so many releases, in which every user takes part with probability q, within the budget."""
@@ -156,7 +160,7 @@ def sampled_mu(epsilon: float, delta: float, q: float, rounds: int, replaced: bo
 
     low = gaussian_mu(epsilon, delta) / math.sqrt(rounds)  # without sampling it costs at least as much
     high = 2.0 * low
-    while holds(high):
+    while high < LARGEST_MU and holds(high):  # where next to nobody takes part, delta alone would allow anything
         low, high = high, 2.0 * high
     while high > low * (1 + 1e-4):
         middle = (low + high) / 2

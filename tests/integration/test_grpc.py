@@ -44,6 +44,19 @@ def test_the_same_model_on_any_number_of_nodes_and_over_grpc(fleet):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "settings", [("algo=centaur", "model=mlp", "model.module.hidden=[8]"), ("algo=headmean", "model.pictures=60")]
+)
+def test_pictures_over_grpc(fleet, settings):
+    settings = (*settings, "data=patterns", "data.n=24", "data.m=6", f"rounds={2 if 'algo=centaur' in settings else 1}")
+    fleet.start("privfed.run", *settings, "runtime=grpc", "runtime.nodes=2", "out=run").ends(0)
+    there = np.load(fleet.folder / "run/model.npz")
+    for name, array in Experiment(compose(settings)).run().model.items():
+        np.testing.assert_allclose(there[name], array, rtol=1e-4, atol=1e-6)
+    assert not (fleet.folder / "run/private").exists()
+
+
+@pytest.mark.slow
 def test_real_and_simulated_users_in_one_federation_and_a_newcomer(fleet):
     """Over TLS: alice and bob have files, fifty users are simulated; dora, who is not registered, comes later."""
     folder = fleet.folder

@@ -83,7 +83,7 @@ def test_a_preset_is_centaur_unless_told_otherwise_and_yields_to_the_command_lin
 def test_runs_are_kept_and_missing_cells_are_shown(asked, tmp_path, capsys):
     chosen = ["--data", "fashion", "--seeds", "2"]
     reproduce.main(["centaur-table", "--method", "centaur", "standalone", *chosen])
-    assert len(asked) == 2 * (2 + 1) * 2, "sizes x (relations of centaur, and users alone once) x seeds"
+    assert len(asked) == 2 * (2 + 1) * 2 + 1, "sizes x (relations of centaur, and users alone once) x seeds, and one bare run"
     assert "12/12 runs, 0 s left" in capsys.readouterr().out
     lines = [json.loads(line) for line in (tmp_path / "figures/centaur-runs.jsonl").read_text().splitlines()]
     assert [line["run"] for line in lines] == asked
@@ -91,7 +91,7 @@ def test_runs_are_kept_and_missing_cells_are_shown(asked, tmp_path, capsys):
         assert 0 <= line["accuracy"] == 1 - line["risk"] and line["seconds"] > 0
         assert (line["validation_accuracy"] is None) == ("algo=standalone" in line["run"])
     reproduce.main(["centaur-table", "--method", "centaur", *chosen])
-    assert len(asked) == 12, "nothing is repeated"
+    assert len(asked) == 13, "nothing is repeated"
     known = {(row["data"], row["method"]) for row in cells(tmp_path) if row["seeds"] != "0"}
     assert known == {("fashion", "centaur"), ("fashion", "standalone")}
     page = (tmp_path / "results.md").read_text()
