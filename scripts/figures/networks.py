@@ -159,9 +159,9 @@ def bars(rows: Sequence[Row]) -> plt.Figure:
             some = [at(rows, data=data, n=n, method=method, neighbouring=relation) for method in METHODS]
             x = [j + 0.4 * (i - 0.5) for j, row in enumerate(some) if row["seeds"]]
             height, error = ([row[key] for row in some if row["seeds"]] for key in ("accuracy", "sd"))
-            axis.bar(x, height, 0.4, yerr=error, capsize=2, label=relation)
+            axis.bar(x, height, 0.4, yerr=error, capsize=2, label=relation, color=f"C{i}")
         axis.set_xticks(range(len(METHODS)), METHODS, fontsize=7)
-        axis.set(title=f"{TITLES[data]}, n={n}", ylabel="accuracy, %", ylim=(0, 100))
+        axis.set(title=f"{TITLES[data]}, n={n}", ylabel="accuracy, %", ylim=(0, 100), xlim=(-0.6, len(METHODS) - 0.4))
         axis.grid(alpha=0.3, axis="y")
     axes[0].legend(fontsize=8, loc="lower left")
     return picture

@@ -158,7 +158,7 @@ def test_a_ray_of_our_own_an_algorithm_of_one_s_own_and_data_made_once_in_each_p
 def test_a_lost_process_counts_as_zero_and_comes_back(ray, folder, address, trouble):
     patience = "runtime.round_timeout=60" if trouble == "kill" else "runtime.round_timeout=8"
     line = ["--config-dir", "mine", "algo=trouble", f"algo.client.trouble={trouble}", *SIZE, f"runtime.address={address}"]
-    done = ray(*line, "rounds=20", "runtime.nodes=2", patience, f"out={trouble}")
+    done = ray(*line, "rounds=60", "runtime.nodes=2", patience, f"out={trouble}")
     assert done.returncode == 0 and done.stderr == "", done.stderr
     lost = missing(folder / trouble)
     assert lost[:3] == [0, 0, 100] and lost[-1] == 0, lost
