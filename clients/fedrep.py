@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from clients.base import Task
 from clients.linear import LinearClient
-from privfed.data.cohort import BLOCK, Cohort, Ids
+from privfed.data.cohort import Cohort, Ids, draws
 from privfed.errors import ConfigError, check_number, nearest
 from privfed.kernels import LeaveOneOut, two_batch_gradients
-from privfed.keyed import generator
 from privfed.linalg import Array
 from privfed.privacy.mechanisms import Contributions
 
@@ -84,6 +83,4 @@ def batch_sizes(m: int, m0: int, head_batch: int | None, batch: int | None) -> t
 
 def draw_orders(seed: int, round: int, ids: Ids, m: int) -> NDArray[np.intp]:
     """A random order of the m examples for each user (B, m), the same however users are spread over nodes."""
-    blocks, inverse = np.unique(ids // BLOCK, return_inverse=True)
-    keys = np.stack([generator(seed, "batches", round, int(block)).random((BLOCK, m)) for block in blocks])
-    return np.argsort(keys[inverse, ids % BLOCK], axis=1)
+    return np.argsort(draws(seed, ids, m, "batches", round), axis=1)

@@ -23,7 +23,7 @@ from flwr.common import NDArrays
 from numpy.typing import NDArray
 
 from clients.base import CohortClient, Task
-from privfed.data.cohort import Cohort, Ids
+from privfed.data.cohort import Cohort, Ids, is_class
 from privfed.errors import check_number
 from privfed.linalg import Array
 from privfed.models.features import PublicFeatures
@@ -114,7 +114,7 @@ class Users:
     def __init__(self, block: Cohort, phi: NDArray[np.float32], model: PublicFeatures) -> None:
         y = block.y
         self.model = model
-        self.counts = (y >= 0) & (y < model.classes) & (y == np.floor(y)) & np.isfinite(phi).all(axis=2)
+        self.counts = is_class(y, model.classes) & np.isfinite(phi).all(axis=2)
         hot = (np.where(self.counts, y, -1.0)[:, :, None] == np.arange(model.classes)).astype(np.float64)
         self.own = hot.any(axis=1)
         """The classes (B, classes) that each user has."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,8 @@ from flwr.common import NDArrays, Scalar
 from torch import Tensor
 
 from clients.base import CohortClient, Task
-from privfed.data.cohort import BLOCK, Cohort, Ids
+from privfed.data.cohort import Cohort, Ids, draws, is_class
 from privfed.errors import ConfigError, check_number, check_positive, check_whole
-from privfed.keyed import generator
 from privfed.linalg import Array
 from privfed.memory import Memory
 from privfed.models.augment import augmented
@@ -117,7 +115,7 @@ class NetworkClient(CohortClient):
 
     def labels(self, y: Array) -> Labels:
         """Targets (B, m) as classes."""
-        counts = (y >= 0) & (y < self.network.classes) & (y == np.floor(y))
+        counts = is_class(y, self.network.classes)
         classes = np.where(counts, y, 0).astype(np.int64)
         device = self.network.device
         return Labels(torch.from_numpy(classes).to(device), torch.from_numpy(counts).to(device))
@@ -213,15 +211,3 @@ def picked(values: Tensor, places: Tensor | slice) -> Tensor:
     if isinstance(places, slice):
         return values[:, places]
     return values[torch.arange(len(values), device=values.device)[:, None], places]
-
-
-def draws(seed: int, ids: Ids, m: int, *purpose: str | int) -> Array:
-    """Uniform numbers (B, m), the same for a user however users are spread over nodes."""
-    blocks, inverse = np.unique(ids // BLOCK, return_inverse=True)
-    numbers = [_block_of_draws(seed, m, int(block), purpose)[ids[inverse == i] % BLOCK] for i, block in enumerate(blocks)]
-    return np.concatenate(numbers) if numbers else np.empty((0, m))  # ids are in order, so blocks follow each other
-
-
-@lru_cache(maxsize=8)
-def _block_of_draws(seed: int, m: int, block: int, purpose: tuple[str | int, ...]) -> Array:
-    return generator(seed, *purpose, block).random((BLOCK, m))

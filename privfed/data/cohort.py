@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, ClassVar, Protocol
 
@@ -121,9 +122,23 @@ def coins(ids: Ids, config: Mapping[str, Any]) -> NDArray[np.bool_]:
     q = float(config["sampling"])
     if config["secret"]:
         return np.frombuffer(os.urandom(8 * len(ids)), dtype=np.uint64) < np.uint64(q * 2.0**64)
-    thrown = np.empty(len(ids), dtype=bool)
+    return draws(int(config["seed"]), ids, 1, "coins", int(config["step"]))[:, 0] < q
+
+
+def draws(seed: int, ids: Ids, m: int, *purpose: str | int) -> Array:
+    """Uniform numbers (B, m), the same for a user however users are spread over nodes."""
+    numbers = np.empty((len(ids), m))
     for block in np.unique(ids // BLOCK):
         mine = ids // BLOCK == block
-        uniform = generator(int(config["seed"]), "coins", int(config["step"]), int(block)).random(BLOCK)
-        thrown[mine] = uniform[ids[mine] % BLOCK] < q
-    return thrown
+        numbers[mine] = _block_of_draws(seed, m, int(block), purpose)[ids[mine] % BLOCK]
+    return numbers
+
+
+@lru_cache(maxsize=8)
+def _block_of_draws(seed: int, m: int, block: int, purpose: tuple[str | int, ...]) -> Array:
+    return generator(seed, *purpose, block).random((BLOCK, m))
+
+
+def is_class(y: Array, classes: int) -> NDArray[np.bool_]:
+    """Whether each target is one of the classes 0..classes-1."""
+    return (y >= 0) & (y < classes) & (y == np.floor(y))

@@ -133,7 +133,7 @@ def write(name: str, figure: Figure, rows: list[Row], picture: plt.Figure, parag
     took = f"took {seconds:.0f} s on 2 cores"
     if figure.runs:
         hours = sum(row.get("seconds", 0.0) for row in rows) / 3600
-        took = f"goes on from [the runs there are](figures/{figure.runs}), which took {hours:.1f} hours on 2 cores"
+        took = f"goes on from [the runs there are](figures/{figure.runs}), which took {hours:.1f} hours, run by run"
     command = f"`python scripts/reproduce.py {name}` {took}; [the numbers](figures/{name}.csv)."
     text = f"## {figure.title}\n\n![{figure.title}](figures/{name}.png)\n\n{paragraph}\n\n{command}\n"
     (FOLDER / f"{name}.md").write_text(text)

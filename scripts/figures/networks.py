@@ -179,9 +179,8 @@ What stands in the way of networks is their number of parameters. Under replace-
 {noise_length(1000, 40, "fashion"):.0f} times as long as the mean update can be with the MLP and n=1000
 ({noise_length(2000, 40, "fashion"):.0f} times with n=2000), and {noise_length(500, 200, "cifar10"):.0f} times with LeNet,
 n=500 and the paper's 200 rounds. The
-representation becomes one with large random weights; heads on it still learn, and more quickly than on the small numbers that a
-fresh network gives.{nothing(rows)} `headmean` releases 1,400 numbers once instead: its noise is
-{2 * math.sqrt(1400) / (gaussian_mu(1, 1e-5) * 500):.2f} times as long as the mean can be with n=500.
+representation becomes one with large random weights.{nothing(rows)} `headmean` releases 1,400 numbers once instead: its
+noise is {2 * math.sqrt(1400) / (gaussian_mu(1, 1e-5) * 500):.2f} times as long as the mean can be with n=500.
 """
 
 

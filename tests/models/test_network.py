@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from clients.network import draws
 from privfed.config import compose
+from privfed.data.cohort import draws
 from privfed.errors import ConfigError
 from privfed.experiment import Experiment
 from privfed.models import zoo
