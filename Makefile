@@ -4,7 +4,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup run test lint bench clean
+.PHONY: setup run test lint bench browser clean
 
 setup: .venv/ready
 
@@ -16,13 +16,22 @@ setup: .venv/ready
 run: setup
 	$(BIN)/python -m privfed.run algo=fedrep eps=1
 
-test: setup lint
+test: setup lint browser
 	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Tests open the pages in a real browser. Without one they are skipped, so that nothing here may fail.
+browser:
+	@if found=$$(echo $$PRIVFED_CHROMIUM | grep . || command -v chromium || command -v chromium-browser || command -v google-chrome); \
+	then echo "pages are tested in $$found"; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		(apt-get update -qq && apt-get install -y -qq chromium) >/dev/null 2>&1 \
+			&& echo "installed chromium for the tests of pages" || echo "no chromium: tests of pages will be skipped"; \
+	else echo "no chromium: tests of pages will be skipped"; fi
 
 bench: setup
 	$(BIN)/python scripts/bench.py

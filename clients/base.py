@@ -23,6 +23,7 @@ from flwr.common import (
 from privfed.arrays import decoded
 from privfed.data.cohort import Cohort, Ids, coins, groups_of
 from privfed.heads import HeadStore
+from privfed.judging import Tally
 from privfed.kernels import lstsq
 from privfed.linalg import Array
 from privfed.memory import Memory
@@ -173,13 +174,9 @@ class CohortClient(NumPyClient):
             return 0.0, 1, {}
         if self.cohort.truth is None:
             raise ValueError("errors of real users are not told: they would leave without passing the noise gate")
-        sums: dict[str, float] = {}
-        counts: dict[str, Any] = {}
+        tally = Tally()
         for block in self.judged():
             assert block.truth is not None
-            for name, errors in {"own": self.own_errors(block, parameters), **self.rival_errors(block)}.items():
-                sums[name] = sums.get(name, 0.0) + float(np.sum(errors))
-                if name in ("own", "alone"):
-                    counts[name] = counts.get(name, 0.0) + block.truth.scale.count(errors)
-        metrics: dict[str, Scalar] = {**sums, **{f"histogram_{k}": v.tobytes() for k, v in counts.items()}}
-        return sums["own"] / len(self.cohort), len(self.cohort), metrics
+            errors = {"own": self.own_errors(block, parameters), **self.rival_errors(block)}
+            tally.add(errors, block.truth.scale, getattr(block, "judging", None), getattr(block, "m", 0))
+        return tally.sums["own"] / len(self.cohort), len(self.cohort), tally.metrics()

@@ -44,21 +44,26 @@ class Spectral:
         norms = scale * np.maximum(np.sqrt(np.maximum(square, 0.0)), floor)
         overflow = ~np.isfinite(norms)
         A[overflow], s[overflow], norms[overflow] = 0.0, 0.0, 0.0
-        return SecondMoments(A, s, norms)
+        return SecondMoments(A, s[:, None], norms, scale)
 
 
 @dataclass(frozen=True)
 class SecondMoments:
-    """Contributions Z_i by their factors: a_j as rows A (B, m0, d), s = sum_j a_j (B, d), |Z_i| (B,)."""
+    """Contributions Z_i = scale (sum_c s_c s_c^T - sum_j a_j a_j^T) by their factors: A (B, m0, d), s (B, C, d), |Z_i| (B,)."""
 
     A: Array
     s: Array
     norms: Array
+    scale: float = 1.0
 
     def clipped(self, clip: float) -> tuple[Array, Array]:
         """svec of the clipped sum (d (d + 1) / 2,), and the norms."""
-        _, m0, d = self.A.shape
-        c = clip_factors(self.norms, clip) / (m0 * (m0 - 1))
-        rows = self.A.reshape(-1, d)
-        Z = self.s.T @ (c[:, None] * self.s) - rows.T @ (np.repeat(c, m0)[:, None] * rows)
+        d = self.A.shape[2]
+        c = clip_factors(self.norms, clip) * self.scale
+
+        def weighted(F: Array) -> Array:
+            rows = F.reshape(-1, d)
+            return np.asarray(rows.T @ (np.repeat(c, F.shape[1])[:, None] * rows))
+
+        Z = weighted(self.s) - weighted(self.A)
         return svec((Z + Z.T) / 2.0), self.norms

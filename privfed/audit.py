@@ -70,11 +70,17 @@ def small(overrides: Sequence[str], config_dir: str | None, users: int, features
     from privfed.config import compose
 
     cfg = compose(overrides, config_dir)
-    wide = max(features, cfg.model.get("k", 1))
+    wide = max(features, dimension(cfg))
     least = {"n": users, "d": wide, "d1": wide, "d2": wide}
     given = {override.partition("=")[0] for override in overrides}
     more = [f"data.{key}={value}" for key, value in least.items() if key in cfg.data and f"data.{key}" not in given]
     return compose([*overrides, *more], config_dir)
+
+
+def dimension(cfg: DictConfig) -> int:
+    """k, where it is known in advance."""
+    k = cfg.model.get("k", 1)
+    return k if isinstance(k, int) else 1
 
 
 def check_claim(experiment: Experiment) -> None:
@@ -97,6 +103,7 @@ def check_claim(experiment: Experiment) -> None:
 def set_up(options: argparse.Namespace) -> Experiment:
     """The experiment that is audited."""
     from privfed.experiment import Experiment
+    from privfed.nodes import NodeFactory
     from privfed.privacy.canary import population
     from privfed.roster import Roster
 
@@ -105,13 +112,16 @@ def set_up(options: argparse.Namespace) -> Experiment:
         if any(override.startswith("data.n=") for override in options.overrides):
             raise ConfigError("data.n: --one-run has no other users than its canaries; set --canaries")
         cfg = small(options.overrides, options.config_dir, m, 0)
-        coordinates = (2 if "d1" in cfg.data else 1) * cfg.model.get("k", 1)
+        if "n" not in cfg.data:
+            raise ConfigError("--one-run: every user has to be a canary, and these data have users of their own; leave it out")
+        coordinates = (2 if "d1" in cfg.data else 1) * dimension(cfg)
         cfg = small(options.overrides, options.config_dir, m, math.ceil(m / coordinates))  # a coordinate a canary
         return Experiment(cfg, Roster.of_simulated(m, m))
 
     def build(users: int) -> Experiment:
         cfg = small(options.overrides, options.config_dir, users, 4)
-        return Experiment(cfg, population(check_whole("data.n", cfg.data.n)))
+        n = check_whole("data.n", cfg.data.n) if "n" in cfg.data else NodeFactory.of(cfg).source.n
+        return Experiment(cfg, population(n))
 
     try:
         return build(4)

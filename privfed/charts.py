@@ -14,11 +14,16 @@ WIDTH, HEIGHT = 440, 280
 LEFT, RIGHT, TOP, BOTTOM = 64, 14, 12, 44
 
 
+NARROW = 4.0
+"""Values within this factor of each other are not drawn on a logarithmic axis, nor from 0."""
+
+
 @dataclass(frozen=True)
 class Series:
     """One line (points), or a dashed level across the chart (one y, no x). colour: a class of the style sheet.
 
-    band: the (low, high) between which the line may lie, point by point.
+    band: the (low, high) between which the line may lie, point by point. whiskers: the same, drawn at each point.
+    Without a colour it is a reference: dashed, and named where it is drawn.
     """
 
     name: str
@@ -26,6 +31,7 @@ class Series:
     x: Sequence[float] = ()
     colour: str = "c1"
     band: tuple[Sequence[float], Sequence[float]] | None = None
+    whiskers: tuple[Sequence[float], Sequence[float]] | None = None
 
 
 @dataclass(frozen=True)
@@ -66,29 +72,40 @@ class Axis:
 def line_chart(series: Sequence[Series], x_label: str, y_label: str, log_y: bool = False, log_x: bool = False) -> str:
     """Lines over a common x, with levels drawn dashed."""
     xs = [x for s in series for x in s.x]
-    ys = [y for s in series for y in s.y if y > 0 or not log_y]
-    if log_y:
+    if min(xs) == max(xs):  # one point stands in the middle
+        xs += [xs[0] / 2, xs[0] * 2] if log_x else [xs[0] - 1, xs[0] + 1]
+    tops = [y for s in series for spread in (s.band, s.whiskers) if spread is not None for y in spread[1]]
+    ys = [y for y in [*(y for s in series for y in s.y), *tops] if y > 0 or not log_y]
+    narrow = log_y and bool(ys) and max(ys) < NARROW * min(ys)
+    log_y = log_y and bool(ys) and not narrow
+    if narrow:
+        ys += [y for s in series for spread in (s.band, s.whiskers) if spread is not None for y in spread[0]]
+        room = 0.1 * (max(ys) - min(ys)) or 0.5 * min(ys)
+        low, high = max(0.0, min(ys) - room), max(ys) + room
+    elif log_y:
         low, high = 10 ** math.floor(math.log10(min(ys))), 10 ** math.ceil(math.log10(max(ys)) + 1e-9)
     else:
-        low, high = 0.0, max(ys) * 1.08
-    across = Axis(min(xs), max(xs), LEFT, WIDTH - RIGHT, log_x)
+        low, high = 0.0, (max(ys, default=0.0) or 1.0) * 1.08
+    edge = 12 if any(s.whiskers for s in series) else 0  # whiskers need room
+    across = Axis(min(xs), max(xs), LEFT + edge, WIDTH - RIGHT - edge, log_x)
     up = Axis(low, high, HEIGHT - BOTTOM, TOP, log_y)
     parts = [_frame(across, up, x_label, y_label)]
+    references = [s for s in series if not s.colour]
     for s in series:
-        if not s.x:
-            y = up(s.y[0])
-            parts.append(f'<line class="level {s.colour}" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-            continue
+        ends = [(LEFT, up(s.y[0])), (WIDTH - RIGHT, up(s.y[0]))]  # of a level
+        points = [(across(x), up(y)) for x, y in zip(s.x, s.y, strict=True)] if s.x else ends
         if s.band is not None:
-            low, high = ([(across(x), up(y)) for x, y in zip(s.x, edge, strict=True)] for edge in s.band)
-            outline = " ".join(f"{x:.1f},{y:.1f}" for x, y in [*low, *reversed(high)])
+            below, above = ([(across(x), up(y)) for x, y in zip(s.x, edge, strict=True)] for edge in s.band)
+            outline = " ".join(f"{x:.1f},{y:.1f}" for x, y in [*below, *reversed(above)])
             parts.append(f'<polygon class="band {s.colour}" points="{outline}"/>')
-        points = [(across(x), up(y)) for x, y in zip(s.x, s.y, strict=True)]
+        if s.whiskers is not None:
+            parts += [_whisker(across(x), up(a), up(b), s.colour) for x, a, b in zip(s.x, *s.whiskers, strict=True)]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        parts.append(f'<polyline class="line {s.colour}" points="{path}"/>')
-        if len(points) <= 40:
+        parts.append(f'<polyline class="{"line" if s.x and s.colour else "level"} {s.colour}" points="{path}"/>')
+        if s.x and s.colour and len(points) <= 40:
             parts += [f'<circle class="dot {s.colour}" cx="{x:.1f}" cy="{y:.1f}" r="2.6"/>' for x, y in points]
-    return _svg(parts, f"{y_label} against {x_label}") + _legend(series)
+    names = [_name(s, references.index(s) / len(references), across, up) for s in references]
+    return _svg([*parts, *names], f"{y_label} against {x_label}") + _legend(series)
 
 
 def histogram_chart(edges: Sequence[float], counts: Sequence[Series], x_label: str, y_label: str, log: bool) -> str:
@@ -122,6 +139,19 @@ def heat_map(values: NDArray[np.int64], x_label: str, y_label: str) -> str:
     return _svg(parts, f"how much of each {y_label} each {x_label} has")
 
 
+def _name(reference: Series, share: float, across: Axis, up: Axis) -> str:
+    """References may be close, so that their names stand side by side, from the right, where lines are mostly far away."""
+    end = WIDTH - RIGHT - 2 - share * (WIDTH - LEFT - RIGHT)
+    nearest = min(range(len(reference.x)), key=lambda i: abs(across(reference.x[i]) - end), default=0)
+    y = up(reference.y[nearest])
+    return f'<text class="name" x="{end:.1f}" y="{max(y - 5, TOP + 8):.1f}" text-anchor="end">{escape(reference.name)}</text>'
+
+
+def _whisker(x: float, low: float, high: float, colour: str) -> str:
+    ends = "".join(f"M{x - 4:.1f},{y:.1f}h8" for y in (low, high))
+    return f'<path class="whisker {colour}" d="M{x:.1f},{low:.1f}V{high:.1f}{ends}"/>'
+
+
 def _frame(across: Axis, up: Axis, x_label: str, y_label: str) -> str:
     floor = HEIGHT - BOTTOM
     parts = []
@@ -137,8 +167,8 @@ def _frame(across: Axis, up: Axis, x_label: str, y_label: str) -> str:
     middle = (LEFT + WIDTH - RIGHT) / 2
     parts.append(f'<text x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_label)}</text>')
     height = (TOP + floor) / 2
-    turn = f'transform="rotate(-90 12 {height})"'
-    parts.append(f'<text x="12" y="{height}" text-anchor="middle" {turn}>{escape(y_label)}</text>')
+    turn = f'transform="rotate(-90 16 {height})"'
+    parts.append(f'<text x="16" y="{height}" text-anchor="middle" {turn}>{escape(y_label)}</text>')
     return "".join(parts)
 
 
@@ -156,5 +186,5 @@ def _svg(parts: Sequence[str], title: str) -> str:
 
 
 def _legend(series: Sequence[Series]) -> str:
-    items = "".join(f'<li><i class="key {s.colour}"></i>{escape(s.name)}</li>' for s in series)
+    items = "".join(f'<li><i class="key {s.colour}"></i>{escape(s.name)}</li>' for s in series if s.colour)
     return f'<ul class="legend">{items}</ul>'

@@ -20,8 +20,8 @@ CONF = Path(__file__).resolve().parent.parent / "conf"
 HIDDEN = ("defaults", "name", "kind", "strategy", "client", "guarantee", "_target_")
 """What nobody sets, so that help does not show it."""
 REQUIRED = ("name", "guarantee", "rounds", "strategy", "client")
-LINEAR, NETWORK, FEATURES = "linear", "network", "features"
-"""Kinds of models."""
+LINEAR, NETWORK, FEATURES, TABLE = "linear", "network", "features", "table"
+"""Kinds of models; a table has linear ones in units of its own."""
 GROUPS = ("algo", "init", "data", "privacy", "runtime", "model", "preset")
 
 
@@ -37,8 +37,9 @@ def compose(overrides: Sequence[str], config_dir: str | None = None) -> DictConf
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             chosen = _variant(overrides, extra, folders)
-            if "model=module" in chosen:  # arguments of somebody's own module
-                chosen = [f"++{override}" if override.startswith("model.module.") else override for override in chosen]
+            # Arguments of somebody's own module, and bounds of columns, have names that no file knows.
+            free = ("model.module.", "data.bounds") if "data=table" in chosen or "model=module" in chosen else ()
+            chosen = [f"++{override}" if override.startswith(free) else override for override in chosen]
             cfg = hydra_compose("config", [*chosen, *extra])
         for key in REQUIRED:
             if key not in cfg.algo:
@@ -56,18 +57,19 @@ def compose(overrides: Sequence[str], config_dir: str | None = None) -> DictConf
     return cfg
 
 
-def kind_of(model: DictConfig) -> str:
-    """What is learnt: a linear map, a network, or heads on public features."""
-    return NETWORK if "module" in model else FEATURES if "pictures" in model else LINEAR
+def kind_of(cfg: DictConfig) -> str:
+    """What is learnt: a linear map (of a table's encoded rows), a network, or heads on public features."""
+    model = cfg.model
+    return NETWORK if "module" in model else FEATURES if "pictures" in model else TABLE if "most_rows" in cfg.data else LINEAR
 
 
 def _variant(overrides: Sequence[str], extra: Sequence[str], folders: Sequence[Path]) -> list[str]:
     """The overrides with another config of the chosen algorithm, where it has one for the chosen kind of model."""
     groups = [override for override in overrides if override.partition("=")[0] in GROUPS]
-    if not any(override.startswith(("model=", "preset=")) for override in groups):
+    if not any(override.startswith(("model=", "preset=", "data=")) for override in groups):
         return list(overrides)
     cfg = hydra_compose("config", [*groups, *extra])
-    kind, name = kind_of(cfg.model), cfg.algo.get("name")
+    kind, name = kind_of(cfg), cfg.algo.get("name")
     exists = any((folder / "algo" / kind / f"{name}.yaml").exists() for folder in folders)
     if not exists or cfg.algo.get("kind", LINEAR) == kind:
         return list(overrides)
@@ -76,11 +78,17 @@ def _variant(overrides: Sequence[str], extra: Sequence[str], folders: Sequence[P
 
 def _check_kind(cfg: DictConfig, folders: Sequence[Path]) -> None:
     """An algorithm for linear maps does not take a network, nor the other way round; a network needs classes."""
-    kind, needed = kind_of(cfg.model), cfg.algo.get("kind", LINEAR)
+    kind, needed = kind_of(cfg), cfg.algo.get("kind", LINEAR)
+    if kind == TABLE != needed:
+        known = sorted({path.stem for folder in folders for path in (folder / "algo" / TABLE).glob("*.yaml")})
+        raise ConfigError.of("algo", cfg.algo.name, f"does not read tables; with data=table choose {' or '.join(known)}")
     if kind != needed:
-        models = {LINEAR: "a linear map", NETWORK: "a network (model=mlp, lenet or module)", FEATURES: "model=features"}
+        models = {
+            LINEAR: "a linear map", NETWORK: "a network (model=mlp, lenet or module)", FEATURES: "model=features",
+            TABLE: "data=table",
+        }  # fmt: skip
         raise ConfigError.of("algo", cfg.algo.name, f"works with {models[needed]}, not with {models[kind]}")
-    if kind != LINEAR and "classes" not in cfg.data:
+    if kind in (NETWORK, FEATURES) and "classes" not in cfg.data:
         files = (path for folder in folders for path in sorted((folder / "data").glob("*.yaml")))
         images = [path.stem for path in files if "classes:" in path.read_text(encoding="utf-8")]
         raise ConfigError(f"data: this model classifies pictures; choose data= one of {', '.join(images)}")

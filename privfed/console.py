@@ -3,38 +3,36 @@
 from __future__ import annotations
 
 import math
-import os
-import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from omegaconf import DictConfig
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
 from privfed.experiment import Experiment
-from privfed.privacy.accounting import Planned
+from privfed.files import write_atomically
+from privfed.nodes import NodeFactory
+from privfed.privacy.accounting import Cost, Planned
+from privfed.terminal import PatientConsole
 from privfed.words import (
-    ERRORS,
     FIGURES,
     Row,
     comparison,
     describe_step,
+    error_in_words,
     error_of,
     guarantee_in_words,
     name_step,
     speed_in_words,
+    verdict,
 )
 
-
-class PatientConsole(Console):
-    """A console whose reader may leave (`| head`): a run that has spent budget goes on in silence."""
-
-    def on_broken_pipe(self) -> None:
-        """Say nothing more."""
-        self.quiet = True
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+PATIENCE = 10.0
+"""Seconds after which whoever watches is told how long it may still take."""
 
 
 class Progress:
@@ -44,6 +42,8 @@ class Progress:
         self.console = PatientConsole(quiet=quiet, highlight=False)
         self.rounds, self.main = experiment.strategy.rounds, experiment.strategy.task
         self.steps = len(experiment.strategy.plan)
+        self.started = time.perf_counter()
+        self.first: int | None = None
         self.bar = Bar(
             TextColumn("{task.description}"),
             BarColumn(bar_width=10),
@@ -55,7 +55,8 @@ class Progress:
         )
         self.task = self.bar.add_task("preparing", total=max(1, self.steps), words="")
         data = experiment.data
-        examples = f"{data.m} examples of {data.d} features each" if data.simulated else f"{data.d} features"
+        usual = f"{data.m} examples of {data.d} features each" if data.simulated else f"{data.d} features"
+        examples = getattr(data, "examples", usual)
         self.console.print(
             f"{experiment.cfg.algo.name}: {data.n:,} users on {len(experiment.nodes)} node(s), {examples}, "
             f"epsilon {experiment.budget.epsilon:g}, delta {experiment.budget.delta:g}, {experiment.budget.neighbouring}",
@@ -74,7 +75,15 @@ class Progress:
         name = name_step(row, self.main, self.rounds)
         self.bar.update(self.task, advance=1, description=name, words=describe_step(row, short=True))
         if self.bar.disable:
-            self.console.print(f"  {name:<14} {describe_step(row)}", soft_wrap=True)
+            self.console.print(f"  {name:<14} {describe_step(row)}{self._left(row['step'])}", soft_wrap=True)
+
+    def _left(self, step: int) -> str:
+        """How long the other steps may take, where that is worth saying."""
+        if self.first is None:
+            self.first = step
+        passed = time.perf_counter() - self.started
+        left = passed / (step - self.first + 1) * (self.steps - step)
+        return f"  about {left:.0f} s left" if passed > PATIENCE and left >= 1 else ""
 
 
 def show_summary(result: Row, folder: Path) -> None:
@@ -82,12 +91,14 @@ def show_summary(result: Row, folder: Path) -> None:
     console = PatientConsole(highlight=False)
     metrics = result["metrics"]
     if error_of(metrics):
-        table = Table(title=f"{ERRORS[error_of(metrics)]} (simulation, not private)", title_justify="left")
+        table = Table(title=f"{error_in_words(result)} (simulation, not private)", title_justify="left")
         table.add_column("predictor")
         table.add_column("error", justify="right")
         for name, value in comparison(metrics):
             table.add_row(name, f"{value:.4g}")
         console.print(table)
+        if verdict(metrics):
+            console.print(verdict(metrics))
     for key, words in FIGURES.items():
         if key in metrics:
             console.print(f"{words}: {metrics[key]:.3g}")
@@ -97,7 +108,21 @@ def show_summary(result: Row, folder: Path) -> None:
     spent = result["time"]
     speed = f", {speed_in_words(spent['user_rounds_per_s'])} user-rounds a second" if "user_rounds_per_s" in spent else ""
     console.print(f"{spent['total_s']:.1f} s in all{speed}, {result['peak_rss_mb']:.0f} MB at most.")
-    console.print(f"written to {folder}: result.json, report.html, model.npz, ledger.jsonl, rounds.csv, config.yaml")
+    also = ", schema.yaml" if (folder / "schema.yaml").exists() else ""
+    console.print(f"written to {folder}: result.json, report.html, model.npz, ledger.jsonl, rounds.csv, config.yaml{also}")
+
+
+def show_table(cfg: DictConfig) -> None:
+    """How a table is understood; its schema is written where `out` says, to be edited and declared."""
+    from privfed.data.describe import describe
+
+    data = NodeFactory.of(cfg).source
+    print(describe(data.schema, data.frame), flush=True)
+    if cfg.out is not None:
+        path = Path(str(cfg.out)) / "schema.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, data.schema.to_yaml().encode())
+        print(f"schema written to {path}")
 
 
 def show_plan(experiment: Experiment) -> None:
@@ -125,7 +150,7 @@ def show_plan(experiment: Experiment) -> None:
     console.print(f"budget: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {budget.neighbouring}; nothing was released")
 
 
-def paid(costs: Sequence[Planned]) -> float:
+def paid(costs: Sequence[Cost]) -> float:
     """What one user pays for these releases, in the quantity that adds up: mu^2, or epsilon; groups pay side by side."""
     by_group: dict[int | None, float] = {None: 0.0}
     for cost in costs:

@@ -16,15 +16,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from privfed import __version__, checkpoint
-from privfed.config import LINEAR, kind_of
+from privfed.config import CONF, LINEAR, TABLE, kind_of
 from privfed.data.cohort import Cohort
 from privfed.errors import ConfigError, check_whole
 from privfed.federation import Federation, PrivacySettings
 from privfed.linalg import Array
-from privfed.memory import PRIVATE
+from privfed.memory import PRIVATE, keep_fingerprint
 from privfed.models.errors import Scale
 from privfed.nodes import NodeFactory, build
 from privfed.privacy.ledger import Budget, Ledger
@@ -32,7 +32,7 @@ from privfed.privacy.mechanisms import NoiseGate
 from privfed.privacy.noise import noise_source
 from privfed.roster import Roster
 
-RIVALS = {"own": "", "alone": "standalone", "oracle": "oracle", "random": "random"}
+RIVALS = {"own": "", "alone": "standalone", "oracle": "oracle", "random": "random", "offset": "offset"}
 """Predictors that are judged at the end, and what their errors are called in the result."""
 
 
@@ -47,21 +47,28 @@ class Outcome:
     scale: Scale | None = None
     split: NDArray[np.int64] | None = None
     """Examples of each user in each class (n, classes), in simulations with classes."""
+    by_size: Array | None = None
+    """Who gains, by number of rows (see `privfed.gains`), in simulations on tables."""
+    schema: Any = None
+    """What the columns of a table mean."""
 
 
 class Experiment:
-    """One configured run: build it (cheap, checks everything, touches no data), then `run` it.
+    """One configured run: build it (cheap, checks everything; of data only a table is looked at), then `run` it.
 
-    roster: who may take part, where that is not simply the simulated users spread over `runtime.nodes`.
+    roster: who may take part, where that is not simply the simulated users spread over `runtime.nodes`. source: data that were
+    read before.
     """
 
-    def __init__(self, cfg: DictConfig, roster: Roster | None = None) -> None:
+    def __init__(self, cfg: DictConfig, roster: Roster | None = None, source: Any = None) -> None:
         self.cfg = cfg
         self.rows: list[dict[str, Any]] = []
         self.started = time.perf_counter()
         self.budget = Budget(cfg.eps, cfg.delta, cfg.neighbouring)
         self.runtime = build(cfg.runtime)()
         self.factory = NodeFactory.of(cfg)
+        if source is not None:
+            self.factory.__dict__["source"] = source
         self.data = self.factory.source
         k = dimension(cfg, self.data.d)
         self.roster = roster or Roster.of_simulated(self.data.n, self.runtime.nodes_for(self.data.n))
@@ -86,11 +93,13 @@ class Experiment:
             error=self.data.error,
             personal=self.simulated and self.data.personal,
             publish=not self.simulated,
+            schema=getattr(self.data, "schema", None),
             U_star=getattr(self.data, "U_star", None) if self.simulated else None,
             **self.runtime.patience,
         )
         self.strategy = build(cfg.algo.strategy)(federation=self.federation)
-        trial = self.factory.serving(Cohort.empty(self.data.m, self.data.d))  # settings are checked before anything is written
+        nobody = self.data.empty() if hasattr(self.data, "empty") else Cohort.empty(self.data.m, self.data.d)
+        trial = self.factory.serving(nobody)  # settings are checked before anything is written
         self.remembers = trial.memory is not None
         """Whether users keep something from round to round."""
 
@@ -112,6 +121,8 @@ class Experiment:
                 checkpoint.save(folder, self.strategy, self.rows)
             on_step(row)
 
+        if folder is not None and hasattr(self.data, "fingerprint"):
+            keep_fingerprint(folder, self.data.fingerprint, resume)
         if folder is not None and resume:
             self.rows = checkpoint.restore(folder, self.strategy)
         elif folder is not None:
@@ -126,6 +137,8 @@ class Experiment:
             self.runtime.run(self.strategy, self.factory, self.roster, steps)
         finally:
             self.ledger.close()
+        if not self.strategy.sums.get("judged", 1):  # nobody has a row to be judged by
+            self.strategy.sums = {}
         histograms = {
             name.removeprefix("histogram_"): counts
             for name, counts in self.strategy.sums.items()
@@ -133,13 +146,18 @@ class Experiment:
         }
         scale = self.data.scale if histograms else None
         split = self.data.describe_split() if self.simulated and hasattr(self.data, "describe_split") else None
-        return Outcome(self.result(self._metrics()), self._model(), self.rows, histograms, scale, split)
+        by_size = self.strategy.sums["by_size"].reshape(-1, 4) if "by_size" in self.strategy.sums else None
+        return Outcome(
+            self.result(self._metrics()), self._model(), self.rows, histograms, scale, split, by_size, self.federation.schema
+        )
 
     def _validation(self) -> Callable[[list[Array]], dict[str, float]]:
         """Error on fresh users of the same population: public, so it may be shown after every step."""
         if not self.data.personal:
             return lambda shared: self.data.compare(self._model())
         fresh = self.data.validation()
+        if fresh is None:
+            return lambda shared: {}
         client = self.factory.serving(fresh)
         if client.memory is not None and self.factory.private is not None:
             client.memory.keep_in(Path(self.factory.private), "fresh")
@@ -147,10 +165,14 @@ class Experiment:
         def validate(shared: list[Array]) -> dict[str, float]:
             if client.memory is not None:
                 client.memory.begin(self.strategy.done)
-            errors = np.concatenate([client.own_errors(block, shared) for block in client.judged()])
+            errors, weights = [], []
+            for block in client.judged():
+                errors.append(client.own_errors(block, shared))
+                weights.append(getattr(block, "judging", np.ones(len(block))))
             if client.memory is not None:
                 client.memory.end()
-            return {self.data.error: float(errors.mean()) + self.data.floor, **self.data.compare(self._model())}
+            mean = float(np.average(np.concatenate(errors), weights=np.concatenate(weights)))
+            return {self.data.error: mean + self.data.floor, **self.data.compare(self._model())}
 
         return validate
 
@@ -160,7 +182,7 @@ class Experiment:
         rounds = [row for row in self.rows if row["task"] == self.strategy.task and row["round"] > 0]
         rounds_s = sum(row["seconds"] for row in rounds)
         guarantee = "none" if math.isinf(self.ledger.epsilon) else self.strategy.guarantee or cfg.algo.guarantee
-        notes = [*self.strategy.notes, *self._absences()]
+        notes = [*self.strategy.notes, *getattr(self.data, "notes", []), *self._absences()]
         # Without a guarantee no number may look like one, whatever the ledger holds.
         relations = self.strategy.neighbourings if guarantee in ("none", "worst-case") else (self.budget.neighbouring,)
         cost = {name: math.inf if guarantee == "none" else self.ledger.epsilon_under(name) for name in relations}
@@ -172,6 +194,7 @@ class Experiment:
             "n_nodes": len(self.nodes),
             "rounds": len(rounds),
             "metrics": metrics,
+            **self._judged(),
             **({"notes": notes} if notes else {}),
             **({} if self.data.personal else {"heads": False}),
             "privacy": {
@@ -193,6 +216,11 @@ class Experiment:
             "peak_rss_mb": peak_rss_mb(),
             "versions": versions(),
         }
+
+    def _judged(self) -> dict[str, Any]:
+        """How many held-out rows of how many users the metrics are means over, where rows judge."""
+        sums = self.strategy.sums
+        return {"judged": {"rows": int(sums["judged"]), "users": int(sums["judged_users"])}} if sums.get("judged") else {}
 
     def _told(self, seconds: float) -> float:
         """A time as it is written down: how long real users' data take is not to be read off, so whole seconds for them."""
@@ -216,14 +244,26 @@ class Experiment:
         sums = self.strategy.sums
         if sums:
             name, floor = self.data.error, self.data.floor
-            mean = {key: sums[key] / sums["users"] for key in RIVALS if key in sums}
+            mean = {key: sums[key] / sums.get("judged", sums["users"]) for key in RIVALS if key in sums}
             metrics = {name: mean["own"] + floor}
             if "oracle" in mean:
                 metrics["excess"] = mean["own"] - mean["oracle"]
             metrics |= {f"{name}_{RIVALS[key]}": mean[key] + floor for key in mean if key != "own"}
             if name == "risk":
                 metrics["accuracy"] = 1.0 - metrics["risk"]
+            for rival in self.cfg.algo.get("rivals", {}):
+                metrics |= self._rival(rival)
         return metrics | self.data.compare(self._model()) | self.strategy.diagnostics(self.data)
+
+    def _rival(self, name: str) -> dict[str, float]:
+        """Errors of what personal models are compared with, trained on the same rows with the whole budget; nothing is kept."""
+        cfg = self.cfg.copy()
+        cfg.algo, cfg.runtime = cfg.algo.rivals[name], OmegaConf.load(CONF / "runtime" / "inprocess.yaml")
+        metrics = Experiment(cfg, source=self.data).run().result["metrics"]
+        error = self.data.error
+        return {f"{error}_{name}": metrics[error]} | {
+            key: value for key, value in metrics.items() if key.startswith(f"{error}_")
+        }
 
     def _model(self) -> dict[str, Array]:
         """The published model by name; empty before there is one."""
@@ -232,7 +272,7 @@ class Experiment:
 
 def dimension(cfg: DictConfig, d: int) -> int:
     """k, the dimension of the representation: configured for a linear one; a network has what its layers have."""
-    if kind_of(cfg.model) != LINEAR:
+    if kind_of(cfg) not in (LINEAR, TABLE) or cfg.model.k == "auto":
         return 1
     k: int = check_whole("model.k", cfg.model.k)
     if k > d:

@@ -64,6 +64,8 @@ class Federation:
     """What is to be made small: mse (targets are numbers), risk (labels -1 and 1) or frobenius."""
     personal: bool = False
     """A simulation whose users' own predictors can be judged at the end."""
+    schema: Any = None
+    """What the columns of a table mean, where data are one."""
     U_star: Array | None = None
     """The true representation, in simulations."""
     validate: Callable[[list[Array]], dict[str, float]] | None = None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
+
+from privfed.errors import ConfigError, PrivfedError
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
@@ -20,3 +23,12 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def write_output(option: str, path: Path, content: bytes, mode: int = 0o666) -> None:
+    """The same for a file that a person named in an option; what goes wrong is said in one line."""
+    try:
+        write_atomically(path, content, mode)
+    except OSError as error:
+        kind = PrivfedError if error.errno in (errno.ENOSPC, errno.EDQUOT) else ConfigError
+        raise kind(f"{option} {path}: cannot write there ({error.strerror})") from error

@@ -14,11 +14,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privfed.data.cohort import Ids
+from privfed.errors import ConfigError
 from privfed.files import write_atomically
 
 PRIVATE = "private"
-"""Folder of a simulated run in progress where users keep what they remember; it is gone when the run is complete."""
+"""Folder of a run in progress where users keep what they remember; it is gone when the run is complete."""
 Values = dict[str, NDArray[np.float32]]
+
+
+def keep_fingerprint(folder: Path, fingerprint: str, resume: bool) -> None:
+    """Note in a run's folder whose data it is made on, until it is complete; what is resumed must go on with the same.
+
+    Releases of other rows would be charged as if they were of these, and fit together with nothing.
+    """
+    path = folder / PRIVATE / "data"
+    if resume and path.exists() and path.read_text() != fingerprint:
+        raise ConfigError(
+            f"--resume {folder}: the table, or its schema, is no longer what it was when the run was stopped; put it back, "
+            "or start a new run"
+        )
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_atomically(path, fingerprint.encode(), 0o600)
 
 
 class Memory:

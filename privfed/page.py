@@ -11,34 +11,52 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privfed.charts import Series, heat_map, histogram_chart, line_chart
+from privfed.gains import gain_body
 from privfed.linalg import Array
 from privfed.models.errors import Scale
-from privfed.words import ERRORS, FIGURES, comparison, error_of, guarantee_in_words, name_step, speed_in_words
+from privfed.words import (
+    ERRORS,
+    FIGURES,
+    comparison,
+    error_in_words,
+    error_of,
+    guarantee_in_words,
+    name_step,
+    speed_in_words,
+    verdict,
+)
 
 Row = dict[str, Any]
+LEVELS = (
+    ("standalone", "each user alone", "c2"), ("oracle", "oracle", "c3"), ("global", "global private model", "c3"),
+    ("offset", "and personal offset", "c4"),
+)  # fmt: skip
+"""Errors to compare with: the end of their name, what they are, and a colour."""
 SHOWN = 60
 """Users whose examples are drawn in the picture of a split."""
 
 STYLE = """
 :root{--page:#f6f7f9;--card:#fff;--ink:#1b2330;--soft:#5c6675;--line:#dfe3e9;--c1:#2563c9;--c2:#c2571a;--c3:#1d7f4f;--c4:#7b4bb7;
-color-scheme:light dark}
+--c5:#b3261e;--c6:#0b7a8a;--c7:#8a6d00;--c8:#c2408f;--c:var(--soft);color-scheme:light dark}
 @media(prefers-color-scheme:dark){:root{--page:#12161c;--card:#1b212a;--ink:#e8ecf2;--soft:#9aa5b4;--line:#323b48;--c1:#6ea3ff;
---c2:#f0935a;--c3:#5fc896;--c4:#b690ea}}
+--c2:#f0935a;--c3:#5fc896;--c4:#b690ea;--c5:#ff8a80;--c6:#4fc3d6;--c7:#d9b93f;--c8:#f08cc8}}
 *{box-sizing:border-box}body{margin:0;background:var(--page);color:var(--ink);
 font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
 main{max-width:1080px;margin:0 auto;padding:24px 16px 48px}
 h1{font-size:1.6rem;margin:0 0 4px}h2{font-size:1.05rem;margin:0 0 8px}
-p{margin:0 0 8px}.soft{color:var(--soft);font-size:.9rem}
+p{margin:0 0 8px}.card>:last-child{margin-bottom:0}.scroll+.soft{margin-top:8px}.soft{color:var(--soft);font-size:.9rem}
 .grid-cards{display:grid;gap:16px;grid-template-columns:repeat(auto-fit,minmax(min(100%,400px),1fr));margin:16px 0}
 .figures{grid-template-columns:repeat(auto-fit,minmax(150px,1fr))}.figures h2{font-size:.85rem;color:var(--soft);margin:0}
 .card{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:16px;min-width:0}
 .wide{grid-column:1/-1}.figure{font-size:clamp(1.15rem,5vw,1.7rem);font-weight:650;line-height:1.2}
 svg{width:100%;height:auto;display:block}svg text{fill:var(--soft);font-size:12px}svg tspan{font-size:75%}
+svg .name{paint-order:stroke;stroke:var(--card);stroke-width:4px}
 .grid{stroke:var(--line)}.axis,.tick{stroke:var(--soft)}
-.line{fill:none;stroke-width:2}.level{stroke-width:1.6;stroke-dasharray:6 4}
+.line,.whisker,.level{fill:none;stroke-width:2}.whisker{stroke-width:1.4}.level{stroke-width:1.6;stroke-dasharray:6 4}
 .c1{--c:var(--c1)}.c2{--c:var(--c2)}.c3{--c:var(--c3)}.c4{--c:var(--c4)}
-.line,.level{stroke:var(--c)}.dot,.bar,.cell{fill:var(--c)}.bar{opacity:.65}.band{fill:var(--c);opacity:.25}
-.legend{list-style:none;display:flex;flex-wrap:wrap;gap:4px 16px;margin:8px 0 0;padding:0;font-size:.85rem;color:var(--soft)}
+.c5{--c:var(--c5)}.c6{--c:var(--c6)}.c7{--c:var(--c7)}.c8{--c:var(--c8)}
+.line,.level,.whisker{stroke:var(--c)}.dot,.bar,.cell{fill:var(--c)}.bar{opacity:.65}.band{fill:var(--c);opacity:.25}
+.legend{list-style:none;display:flex;flex-wrap:wrap;gap:4px 16px;margin:8px 0;padding:0;font-size:.85rem;color:var(--soft)}
 .key{display:inline-block;width:14px;height:4px;border-radius:2px;margin-right:6px;background:var(--c);vertical-align:middle}
 .scroll{overflow-x:auto}.wrap td:not(.n),.wrap th{white-space:normal}
 @media(max-width:480px){svg text{font-size:16px}}
@@ -46,6 +64,8 @@ table{border-collapse:collapse;width:100%;font-size:.9rem}
 th,td{text-align:left;padding:5px 10px 5px 0;border-bottom:1px solid var(--line);white-space:nowrap}
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
 details summary{cursor:pointer;font-weight:600}details[open] summary{margin-bottom:8px}
+.stack{display:flex;height:12px;min-width:120px;border-radius:3px;overflow:hidden}.stack i{background:var(--c)}
+a{color:var(--c1)}:focus-visible{outline:2px solid var(--c1);outline-offset:2px}
 pre{overflow-x:auto;font-size:.8rem;margin:0}
 """
 
@@ -57,6 +77,7 @@ def report_page(
     scale: Scale | None,
     config: str,
     split: NDArray[np.int64] | None = None,
+    by_size: Array | None = None,
 ) -> str:
     """The page of one run."""
     privacy = result["privacy"]
@@ -67,14 +88,19 @@ def report_page(
     title = f"{result['algo']}: {cost}"
     notes = "".join(f"<p>{escape(note)}</p>" for note in result.get("notes", []))
     words = f"<p>{escape(guarantee_in_words(result))}</p>{notes}"
-    cards = [card("What was guaranteed", words + _comparison(result["metrics"]))]
+    said = verdict(result["metrics"])
+    came_out = (f"<p><strong>{escape(said)}</strong></p>" if said else "") + _comparison(result)
+    cards = [card("What came out", came_out)] if came_out else []
+    cards.append(card("What was guaranteed", words))
     judged = [row for row in rows if any(name in row for name in ERRORS)]
     if len(judged) > 1:
-        cards.append(_error_card(judged, result["metrics"]))
+        cards.append(_error_card(judged, result))
     if rows and math.isfinite(rows[-1]["epsilon"]):
         cards.append(_budget_card(rows, privacy["target_epsilon"]))
-    if scale is not None and result["algo"] != "standalone":
-        cards.append(_benefit_card(histograms, scale, result["metrics"]))
+    if "gain" in histograms:
+        cards.append(card("Who gains by a personal model", gain_body(histograms["gain"], by_size, result["metrics"])))
+    elif scale is not None and result["algo"] != "standalone":
+        cards.append(_benefit_card(histograms, scale, result))
     if split is not None:
         cards.append(_split_card(split))
     if rows:
@@ -113,7 +139,7 @@ def _figures(result: Row, epsilon: str) -> str:
     error = error_of(metrics)
     if error:
         whose = "error of the matrix" if error == "frobenius" else "error of the personal models"
-        figures.append((whose, f"{metrics[error]:.3g}", ERRORS[error]))
+        figures.append((whose, f"{metrics[error]:.3g}", error_in_words(result)))
     if f"{error}_standalone" in metrics and result["algo"] != "standalone":
         alone = metrics[f"{error}_standalone"]
         figures.append(("against each user alone", _ratio(metrics[error], alone), f"alone: {alone:.3g}"))
@@ -143,26 +169,31 @@ def _ratio(own: float, alone: float) -> str:
     return f"{high / low:,.3g}x {word}" if high < 10 * low else f"{high / low:,.0f}x {word}"
 
 
-def _comparison(metrics: Row) -> str:
-    error = error_of(metrics)
-    if not error:
+def _comparison(result: Row) -> str:
+    metrics = result["metrics"]
+    if not error_of(metrics):
         return ""
     figures = comparison(metrics) + [(words, metrics[key]) for key, words in FIGURES.items() if key in metrics]
     rows = "".join(f'<tr><td>{escape(words)}</td><td class="n">{value:.4g}</td></tr>' for words, value in figures)
-    head = f"<thead><tr><th>{ERRORS[error]} (simulation, not private)</th><th></th></tr></thead>"
+    head = f"<thead><tr><th>{error_in_words(result)} (simulation, not private)</th><th></th></tr></thead>"
     return f'<div class="scroll wrap"><table>{head}<tbody>{rows}</tbody></table></div>'
 
 
-def _error_card(rows: Sequence[Row], metrics: Row) -> str:
+def _error_card(rows: Sequence[Row], result: Row) -> str:
+    metrics, rows_judge = result["metrics"], "judged" in result
     error = next(name for name in ERRORS if name in rows[0])
     personal = error != "frobenius"
-    name = "this run, on fresh users" if personal else "this run"
+    name = "this run, on fresh users" if personal and not rows_judge else "this run"
     series = [Series(name, [row[error] for row in rows], [row["step"] for row in rows], "c1")]
-    for end, words, colour in (("standalone", "each user alone", "c2"), ("oracle", "oracle", "c3")):
+    for end, words, colour in LEVELS:
         if f"{error}_{end}" in metrics:
             series.append(Series(words, [metrics[f"{error}_{end}"]], colour=colour))
-    note = '<p class="soft">Fresh users never take part, so looking at their error costs no privacy.</p>' if personal else ""
-    return card("Error after every step", line_chart(series, "step", ERRORS[error], log_y=error != "risk") + note)
+    fresh = "Fresh users never take part, so looking at their error costs no privacy."
+    some = "Held-out rows of some of the users, as training goes on. Not private: shown because this is a simulation."
+    note = f'<p class="soft">{some if rows_judge else fresh}</p>' if personal else ""
+    return card(
+        "Error after every step", line_chart(series, "step", error_in_words(result, error), log_y=error != "risk") + note
+    )
 
 
 def _budget_card(rows: Sequence[Row], target: float) -> str:
@@ -174,7 +205,8 @@ def _budget_card(rows: Sequence[Row], target: float) -> str:
     return card("Budget after every step", line_chart(series, "step", "epsilon") + note)
 
 
-def _benefit_card(histograms: dict[str, Array], scale: Scale, metrics: Row) -> str:
+def _benefit_card(histograms: dict[str, Array], scale: Scale, result: Row) -> str:
+    metrics = result["metrics"]
     series = [Series("own head, shared representation", list(histograms["own"]), colour="c1")]
     if "alone" in histograms:
         series.append(Series("alone", list(histograms["alone"]), colour="c2"))

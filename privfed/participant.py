@@ -163,7 +163,8 @@ class Participant:
         self._settings, self._error = text, settings["error"]
         who = f"{last - first:,} simulated user(s)" if self.rows is None else f"{len(names):,} user(s)"
         did = f"got the model published by {settings['about']}" if settings["published"] else f"joined {settings['about']}"
-        self.say(f"{self.identity.name}: {did}, with {who} and {self.client.cohort.X.shape[1]} rows each")
+        rows = f" and {self.client.cohort.X.shape[1]} rows each" if hasattr(self.client.cohort, "X") else ""
+        self.say(f"{self.identity.name}: {did}, with {who}{rows}")
 
     def _own_cohort(self, users: list[tuple[Array, Array]], first: int) -> Cohort:
         """The users' training rows; what is held out stays here."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from privfed.command import Parser, guarded
-from privfed.errors import RefutedError
+from privfed.errors import ConfigError, RefutedError
 
 if TYPE_CHECKING:
     from privfed.privacy.claims import Report
@@ -65,6 +65,8 @@ def execute(options: argparse.Namespace) -> None:
     from privfed.config import compose
     from privfed.privacy.claims import replay
 
+    if "data=table" in options.overrides:
+        raise ConfigError("data=table: a replay changes users' data, so it needs simulated ones, as data=synthetic has them")
     cfg = compose([*SMALL, *options.overrides], options.config_dir)
     if options.config_dir is not None:
         sys.path.insert(0, options.config_dir)

@@ -1,4 +1,7 @@
-"""The files of a run: result.json, rounds.csv, config.yaml, model.npz and report.html (the ledger is written as it happens)."""
+"""The files of a run: result.json, rounds.csv, config.yaml, model.npz and report.html (the ledger is written as it happens).
+
+python -m privfed.report RUN writes the page of a run again; with several runs, or a sweep, a page that compares them.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ import io
 import json
 import math
 import shutil
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +20,14 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from privfed import checkpoint
+from privfed.command import Parser, guarded
 from privfed.config import load
-from privfed.errors import PrivfedError
+from privfed.errors import ConfigError, PrivfedError
 from privfed.experiment import Outcome
 from privfed.files import write_atomically
+from privfed.gather import Run, find
 from privfed.memory import PRIVATE
+from privfed.models.errors import Scale
 from privfed.page import report_page
 from privfed.privacy.ledger import Budget, Ledger, locked, plain
 from privfed.privacy.noise import SeededNoise
@@ -30,8 +38,8 @@ COLUMNS = (
 
 
 FILES = (
-    "ledger.jsonl", "roster.json", checkpoint.FILE, "config.yaml", "rounds.csv", "model.npz", "report.html", "audit.html",
-    "nodes.json", PRIVATE, "result.json",
+    "ledger.jsonl", "roster.json", checkpoint.FILE, "config.yaml", "schema.yaml", "rounds.csv", "model.npz", "report.html",
+    "audit.html", "nodes.json", "details.json", "error.txt", "mlflow.txt", "tensorboard", PRIVATE, "result.json",
 )  # fmt: skip
 
 
@@ -56,6 +64,21 @@ def write_config(folder: Path, cfg: DictConfig) -> None:
     write_atomically(folder / "config.yaml", OmegaConf.to_yaml(cfg).encode())
 
 
+def write_details(folder: Path, outcome: Outcome) -> None:
+    """details.json: the numbers behind the pictures of a simulation, so that its page can be made again."""
+    if outcome.scale is None:
+        return
+    facts: dict[str, Any] = {
+        "histograms": {name: counts.tolist() for name, counts in outcome.histograms.items()},
+        "scale": {"edges": outcome.scale.edges.tolist(), "log": outcome.scale.log},
+    }
+    if outcome.split is not None:
+        facts["split"] = outcome.split.tolist()
+    if outcome.by_size is not None:
+        facts["by_size"] = outcome.by_size.tolist()
+    write_atomically(folder / "details.json", json.dumps(facts).encode())
+
+
 def write_run(folder: Path, cfg: DictConfig, outcome: Outcome) -> None:
     """Everything else, result.json last: where it exists, the run is complete."""
     result = finite(outcome.result | _flagged(folder, outcome.result))
@@ -68,8 +91,13 @@ def write_run(folder: Path, cfg: DictConfig, outcome: Outcome) -> None:
     model = io.BytesIO()
     np.savez(model, **outcome.model)  # type: ignore[arg-type]
     write_atomically(folder / "model.npz", model.getvalue())
-    page = report_page(result, outcome.rows, outcome.histograms, outcome.scale, OmegaConf.to_yaml(cfg), outcome.split)
+    if outcome.schema is not None:
+        write_atomically(folder / "schema.yaml", outcome.schema.to_yaml().encode())
+    page = report_page(
+        result, outcome.rows, outcome.histograms, outcome.scale, OmegaConf.to_yaml(cfg), outcome.split, outcome.by_size
+    )
     write_atomically(folder / "report.html", page.encode())
+    write_details(folder, outcome)
     write_result(folder, result)
     (folder / checkpoint.FILE).unlink(missing_ok=True)
     shutil.rmtree(folder / PRIVATE, ignore_errors=True)
@@ -110,3 +138,51 @@ def finite(value: Any, path: str = "result") -> Any:
     if isinstance(value, float) and not math.isfinite(value) and "epsilon" not in path:
         raise PrivfedError(f"{path} is {value}: the run did not produce a finite number")
     return [finite(inner, path) for inner in value] if isinstance(value, list) else plain(value)
+
+
+def page_again(run: Run) -> str:
+    """The page of a finished run, from its files; pictures whose numbers were not kept are left out."""
+    extra = run.details
+    histograms = {name: np.asarray(counts, dtype=np.float64) for name, counts in extra.get("histograms", {}).items()}
+    scale = Scale(np.asarray(extra["scale"]["edges"], dtype=np.float64), extra["scale"]["log"]) if "scale" in extra else None
+    split = np.asarray(extra["split"], dtype=np.int64) if extra.get("split") else None
+    by_size = np.asarray(extra["by_size"], dtype=np.float64) if "by_size" in extra else None
+    config = OmegaConf.to_yaml(load(run.folder))
+    return report_page(run.result, run.rows, histograms if scale else {}, scale, config, split, by_size)
+
+
+def execute(paths: Sequence[Path], out: Path | None) -> None:
+    """Write the page of what is in these folders."""
+    from privfed.compare import comparison_page
+    from privfed.console import PatientConsole
+
+    runs = find(paths)
+    alone = len(paths) == 1 and (paths[0] / "result.json").exists()
+    if out is None:
+        out = paths[0] / "report.html" if len(paths) == 1 else Path("comparison.html")
+    if alone:
+        page = page_again(runs[0])
+    else:
+        page = comparison_page(runs, out.resolve().parent, paths[0].resolve().name if len(paths) == 1 else "")
+    try:
+        write_atomically(out, page.encode())
+    except OSError as error:
+        raise ConfigError(f"--out {out}: cannot write there ({error.strerror})") from error
+    what = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+    PatientConsole(highlight=False).print(f"{what}: written to {out}", soft_wrap=True, markup=False)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code of one command."""
+    about = "Write the page of a run again, or one that compares several runs or the runs of a sweep."
+    parser = Parser(prog="python -m privfed.report", description=about)
+    parser.hint = "see --help"
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, or one with runs below it")
+    where = "the page; otherwise report.html in the one folder that is given, or comparison.html"
+    parser.add_argument("--out", type=Path, metavar="PAGE", help=where)
+    options = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
+    return guarded(lambda: execute(options.runs, options.out), "interrupted")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -10,8 +10,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from privfed import __version__
 from privfed.command import Parser, guarded
@@ -24,9 +25,11 @@ examples:
   python -m privfed.run eps=inf                          the same code without privacy
   python -m privfed.run algo=altmin init=pairs           another algorithm, with another initialiser
   python -m privfed.run algo=standalone                  every user alone
+  python -m privfed.run data=table data.path=my.csv data.user=id data.target=rating eps=2    your own table
   python -m privfed.run preset=pmpr                      the paper's own hyper-parameters
   python -m privfed.run data.n=200000 runtime.nodes=8    more users, on eight nodes
   python -m privfed.run privacy.clip=auto                clip norms by private quantiles, charged to the budget
+  python -m privfed.run -m eps=1,2,4 seed=0,1,2          every combination, a run a core, and a page that compares them
   python -m privfed.run --help algo=altmin               the settings of another algorithm
   python -m privfed.run --plan eps=2                     what would be released and at what cost; touches no data
 
@@ -48,7 +51,8 @@ def help_text(arguments: Sequence[str]) -> str:
     shown = {"algo": "fedrep", "init": "spectral", "data": "synthetic", "privacy": "default", "runtime": "inprocess"}
     chosen = {key: value for key, _, value in (a.partition("=") for a in arguments) if value in options(key)}
     kinds = {"mlp": "network", "lenet": "network", "module": "network", "features": "features"}
-    variant = f"{kinds.get(chosen.get('model', ''))}/{chosen.get('algo')}"
+    kind = "table" if chosen.get("data") == "table" else kinds.get(chosen.get("model", ""))
+    variant = f"{kind}/{chosen.get('algo', shown['algo'])}"
     if (CONF / "algo" / f"{variant}.yaml").exists():
         chosen["algo"] = variant
     for group, name in (shown | {key: value for key, value in chosen.items() if key in ("model", *shown)}).items():
@@ -65,8 +69,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings, for example algo=fedrep eps=1")
     parser.add_argument("--config-dir", metavar="DIR", help="a folder with configs of your own (algo/mine.yaml, ...)")
+    parser.add_argument("-m", "--multirun", action="store_true", help="a run for each combination of values with commas")
+    parser.add_argument("--jobs", type=int, metavar="N", help="runs of a sweep at a time; as many as there are cores")
     parser.add_argument("--plan", action="store_true", help="show what would be released, then stop")
-    parser.add_argument("--resume", metavar="RUN", help="go on with an interrupted run, from its folder")
+    parser.add_argument("--resume", metavar="RUN", help="go on with an interrupted run or sweep, from its folder")
     parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
     parser.add_argument("--version", action="version", version=f"privfed {__version__}")
     if {"-h", "--help"} & set(arguments):
@@ -95,33 +101,77 @@ def execute(options: argparse.Namespace) -> None:
     from privfed.config import compose, recall
 
     resumed = None if options.resume is None else Path(options.resume)
-    cfg = compose(options.overrides, options.config_dir) if resumed is None else recall(resumed, options.overrides)
     if options.config_dir is not None:
         sys.path.insert(0, options.config_dir)
         os.environ["PRIVFED_CONFIG_DIR"] = str(Path(options.config_dir).resolve())  # for processes that a runtime starts
+    if options.multirun or is_sweep(resumed):
+        sweep(options, resumed)
+        return
+    if options.jobs is not None:
+        raise ConfigError(f"--jobs {options.jobs}: is for a sweep; add -m")
+    cfg = compose(options.overrides, options.config_dir) if resumed is None else recall(resumed, options.overrides)
 
     from privfed import console
     from privfed.experiment import Experiment
 
+    if cfg.data.get("describe"):
+        console.show_table(cfg)
+        return
     experiment = Experiment(cfg)
     if options.plan:
         console.show_plan(experiment)
         return
 
-    from privfed.report import keep_previous, write_config, write_run
+    from privfed import loggers
+    from privfed.report import keep_previous, write_config
 
+    loggers.chosen(cfg)
     folder = resumed or prepare_folder(cfg.out, cfg.algo.name)
     if resumed is None:
         keep_previous(folder)
         write_config(folder, cfg)
-    launch = getattr(experiment.runtime, "launch", None)
     with console.Progress(experiment, quiet=options.quiet) as progress:
-        if launch is not None:  # the run happens, and is written, in other processes
-            launch(experiment, folder, progress.step, resume=resumed is not None)
-        else:
-            write_run(folder, cfg, experiment.run(folder, progress.step, resume=resumed is not None))
+        carry_out(experiment, folder, resumed is not None, progress.step)
     if not options.quiet:
         console.show_summary(json.loads((folder / "result.json").read_text()), folder)
+
+
+def is_sweep(folder: Path | None) -> bool:
+    """Whether the folder to go on with is that of a sweep."""
+    return folder is not None and (folder / "sweep.json").exists()
+
+
+def sweep(options: argparse.Namespace, resumed: Path | None) -> None:
+    """Many runs instead of one."""
+    from privfed import multirun
+
+    if options.plan:
+        raise ConfigError("--plan: shows one run; leave out -m, and give one value a key")
+    if resumed is not None and options.overrides:
+        raise ConfigError(f"{options.overrides[0]}: a resumed sweep keeps its settings; give none beside --resume")
+    if resumed is not None and not is_sweep(resumed):
+        raise ConfigError(f"--resume {resumed}: there is no sweep in that folder")
+    multirun.execute(options.overrides, options.config_dir, options.jobs, resumed, options.quiet)
+
+
+def carry_out(experiment: Any, folder: Path, resume: bool, on_step: Callable[[Any], None] = lambda row: None) -> None:
+    """Do the run in its folder, which has its configuration already, and write everything else."""
+    from privfed import loggers
+    from privfed.report import write_run
+
+    books = loggers.chosen(experiment.cfg)
+    books.start(experiment.cfg, folder)
+
+    def step(row: dict[str, Any]) -> None:
+        on_step(row)
+        books.step(row)
+
+    launch = getattr(experiment.runtime, "launch", None)
+    if launch is not None:  # the run happens, and is written, in other processes
+        launch(experiment, folder, step, resume=resume)
+    else:
+        write_run(folder, experiment.cfg, experiment.run(folder, step, resume=resume))
+    books.end(json.loads((folder / "result.json").read_text()))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,6 +7,7 @@ python -m privfed.server algo=fedrep eps=1 data=remote data.d=5 --roster roster.
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import sys
 from collections.abc import Sequence
@@ -82,11 +83,13 @@ def execute(options: argparse.Namespace) -> None:
     if options.config_dir is not None:
         sys.path.insert(0, options.config_dir)
 
-    from privfed import console
+    from privfed import console, loggers
     from privfed.experiment import Experiment
-    from privfed.report import keep_previous, write_config, write_run
+    from privfed.report import keep_previous, write_config
+    from privfed.run import carry_out
 
     experiment = Experiment(cfg, roster)
+    loggers.chosen(cfg)
     configure(experiment, options)
     if options.publish is not None:
         publish(experiment, options.publish)
@@ -101,10 +104,9 @@ def execute(options: argparse.Namespace) -> None:
         experiment.roster.write_tokens(tokens)
     experiment.runtime.on_listening = lambda port: announce(experiment, options, tokens, port)
     with console.Progress(experiment, quiet=options.quiet) as progress:
-        outcome = experiment.run(folder, progress.step, resume=options.resume is not None)
-    write_run(folder, cfg, outcome)
+        carry_out(experiment, folder, options.resume is not None, progress.step)
     if not options.quiet:
-        console.show_summary(outcome.result, folder)
+        console.show_summary(json.loads((folder / "result.json").read_text()), folder)
     if options.stay:
         publish(experiment, folder)
 

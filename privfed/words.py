@@ -57,7 +57,7 @@ def guarantee_in_words(result: Row) -> str:
     if privacy["noise"] == "seeded":
         words += (
             " The noise of this run is seeded and can be repeated by anyone who knows the seed: it is a simulation. For real "
-            "data use privacy.noise=discrete."
+            f"data use {'data.evaluate=false' if 'judged' in result else 'privacy.noise=discrete'}."
         )
     return words
 
@@ -77,6 +77,8 @@ ERRORS = {
 RIVALS = {
     "": "personal models (this run)",
     "_standalone": "each user alone",
+    "_global": "one global private model",
+    "_offset": "global private model and personal offset",
     "_random": "own heads on an uninformed random representation",
     "_oracle": "oracle that knows the true representation",
 }
@@ -88,6 +90,33 @@ FIGURES = {
     "relative": "Frobenius error relative to the true matrix",
 }
 """Further figures of a simulation."""
+
+
+HELD_OUT = {"mse": "mean squared error on held-out rows", "risk": "share of wrong answers on held-out rows"}
+"""The same where rows that a user has, and did not train with, judge."""
+
+
+def error_in_words(result: Row, error: str = "") -> str:
+    """What the error of a result is, or the named one."""
+    return (HELD_OUT if "judged" in result else ERRORS)[error or error_of(result["metrics"])]
+
+
+def verdict(metrics: Row) -> str:
+    """Which of the comparisons wins, said plainly; empty where there is nothing to compare."""
+    error = error_of(metrics)
+    others = {end: metrics[error + end] for end in ("_standalone", "_global", "_offset") if error + end in metrics}
+    if len(others) < 3:
+        return ""
+    own, end = metrics[error], min(others, key=others.__getitem__)
+    best, name = others[end], RIVALS[end]
+    if own < best and own <= 0.99 * best:
+        return f"Personal models win: their error is {1 - own / best:.0%} below the best of the others ({name}, {best:.4g})."
+    if best < own and best <= 0.99 * own:
+        return (
+            f"Personal models do not pay here: the error of {name} is {1 - best / own:.0%} lower ({best:.4g}). More users, a "
+            "larger epsilon or public bounds of columns (data.bounds) may change that."
+        )
+    return f"Personal models hardly pay here: {name} is as good ({best:.4g}), within 1%."
 
 
 def error_of(metrics: Row) -> str:

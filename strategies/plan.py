@@ -15,7 +15,8 @@ class Step:
     """One Flower round. mu: cost of releasing the sums (0: not released); measure: cost of the next clip norms (0: kept).
 
     With a fixed noise multiplier mu and measure are what each sum costs, otherwise what all sums of the step cost together.
-    epsilon: cost of a selection, where the step is one. group: who takes part, everybody unless given.
+    epsilon: cost of a selection, where the step is one. group: who takes part, everybody unless given. asks: how a clip norm is
+    measured from nothing.
     """
 
     task: str
@@ -24,6 +25,7 @@ class Step:
     measure: float = 0.0
     epsilon: float = 0.0
     group: int | None = None
+    asks: str = "histogram"
 
     @property
     def releases(self) -> bool:
@@ -33,7 +35,7 @@ class Step:
     @property
     def question(self) -> str:
         """How clip norms are measured: from nothing before a task starts, from the last ones while rounds go on."""
-        return "" if not self.measure else "below" if self.mu else "histogram"
+        return "" if not self.measure else "below" if self.mu else self.asks
 
 
 @dataclass(frozen=True)

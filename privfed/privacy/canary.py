@@ -54,6 +54,8 @@ EXAMPLES = 10**6
 SPAN = 8
 """Directions lie in so many first coordinates."""
 CANARY, OTHERS = "canary", "others"
+Key = tuple[int, bytes, tuple[Any, ...]]
+"""What replies depend on: the step, its clip norms, and the shapes of its sums, which may follow from what was released."""
 
 
 def population(users: int) -> Roster:
@@ -125,8 +127,8 @@ class Stage:
         self._strategy = again(experiment.strategy, cfg.algo.strategy)
         self._init = again(experiment.federation.init, cfg.init.strategy)
         self._nodes = {cid: LocalProxy(cid, None) for cid in experiment.nodes}  # type: ignore[arg-type]
-        self._asked: dict[tuple[int, bytes], tuple[list[Question], dict[str, int]]] = {}
-        self._replies: dict[tuple[tuple[int, bytes], str], list[tuple[LocalProxy, FitRes]]] = {}
+        self._asked: dict[Key, tuple[list[Question], dict[str, int]]] = {}
+        self._replies: dict[tuple[Key, str], list[tuple[LocalProxy, FitRes]]] = {}
         self.add_remove = experiment.budget.neighbouring == ADD_REMOVE
         self.worlds = (PLUS, SILENT) if self.add_remove else (PLUS, MINUS)
 
@@ -147,7 +149,7 @@ class Stage:
         seen = []
         for step in strategy.plan:
             config = strategy.announcement(step)
-            key = (strategy.done, config["clip"])
+            key = (strategy.done, config["clip"], tuple(strategy.sums_of(step).items()))
             if key not in self._asked or (key, world) not in self._replies:
                 self._prepare(strategy, step, key, world)
             questions, asked = self._asked[key]
@@ -160,7 +162,7 @@ class Stage:
             seen += [(q, step.round, *q.observed(x, others)) for q, x in zip(questions, told, strict=True)]
         return seen
 
-    def _prepare(self, strategy: Any, step: Any, key: tuple[int, bytes], world: str) -> None:
+    def _prepare(self, strategy: Any, step: Any, key: Key, world: str) -> None:
         """The sums of a step, and the nodes' replies; kept, as most runs ask the same with the same clip norms."""
         if len(self._replies) > 10_000:  # clip norms by private quantiles: another one in every run
             self._asked.clear()

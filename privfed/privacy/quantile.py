@@ -34,7 +34,10 @@ class Measure(Protocol):
 class Histogram:
     """A user adds one count to a bin: bin j for norms in [2^(bottom + j), 2^(bottom + j + 1)), the ends for what is outside."""
 
-    size, bottom, bound = 64, -32, 1.0
+    bound = 1.0
+
+    def __init__(self, size: int = 64, bottom: int = -32) -> None:
+        self.size, self.bottom = size, bottom
 
     def count(self, norms: Array, clip: float) -> Array:
         """Counts on the public bins."""
@@ -73,4 +76,6 @@ class Below:
         return float(last * self.limit ** ((q - fraction) / (q if fraction < q else 1.0 - q)))
 
 
-MEASURES: dict[str, Measure] = {"histogram": Histogram(), "below": Below()}
+NORMS = Histogram()
+MEASURES: dict[str, Measure] = {"histogram": NORMS, "narrow": Histogram(20, -8), "below": Below()}
+"""`narrow` is for contributions whose data were brought to a common scale before: fewer bins, less noise."""

@@ -17,7 +17,7 @@ def test_a_run_writes_its_whole_folder(command, tmp_path):
     done = command(*SMALL, "algo=fedrep", "eps=1", "out=here")
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "here"
-    names = {"result.json", "ledger.jsonl", "rounds.csv", "config.yaml", "model.npz", "report.html"}
+    names = {"result.json", "ledger.jsonl", "rounds.csv", "config.yaml", "model.npz", "report.html", "details.json"}
     assert {path.name for path in folder.iterdir()} == names
     result = json.loads((folder / "result.json").read_text())
     assert {"algo", "runtime", "seed", "n_users", "n_nodes", "rounds", "metrics", "privacy", "time", "peak_rss_mb"} <= set(

@@ -29,6 +29,7 @@ def own_algorithm(tmp_path):
             path = tmp_path / named.group(1)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     return tmp_path
 
 
@@ -106,6 +107,22 @@ def test_python_example(tmp_path):
     code = next(text for text in blocks("python") if "Experiment" in text)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0 and "(50, 2)" in done.stdout, done.stderr
+
+
+def test_personal_python_example(own_algorithm):
+    code = next(text for text in blocks("python") if "personalize" in text)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=own_algorithm)
+    assert done.returncode == 0, done.stderr
+    own = [float(number) for number in done.stdout.split("]")[0].strip("[ ").split()]
+    assert own[0] > 7 and own[1] < 5, "the newcomer likes it dark"
+
+
+def test_the_shown_errors_of_the_table_are_what_the_command_prints(own_algorithm, command):
+    shown = [line for line in blocks("text")[1].splitlines() if "│" in line]
+    arguments = next(line for line in COMMANDS if "data=table" in line)
+    assert len(shown) == 4
+    printed = command(*arguments).stdout.splitlines()
+    assert [line for line in printed if line in shown] == shown
 
 
 def test_make_targets_and_ci_are_what_the_readme_says():

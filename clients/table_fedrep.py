@@ -1,0 +1,66 @@
+"""Private FedRep on tables, user side.
+
+    R     what the global model leaves over (m, C)        h_j   row j's part in the user's ridge solution, sum_j h_j r_j^T
+    Z_i   sum_{j != l} <r_j, r_l> sym(h_j h_l^T) = sum_c s_c s_c^T - sum_j |r_j|^2 h_j h_j^T,   s_c = sum_j r_jc h_j
+
+Z_i is the user's own solution times itself, without the terms that hold the noise of one row twice, as in the spectral
+initialiser; solutions take the place of y_j x_j because rows of a table are not isotropic.
+
+    V     head: ridge on [1, x U diag(scale)], its strength chosen by leave-one-out        e_j, V_(-j)   without row j
+    G     gradient in U: -(1/m) sum_j x_j e_j^T V_(-j)^T, the part of V that belongs to U
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from flwr.common import NDArrays
+
+from clients.base import Task
+from clients.spectral import CANCELLATION, SecondMoments
+from clients.table import TableClient, check_ridge
+from privfed.data.ragged import Block, RaggedCohort
+from privfed.linalg import Array
+from privfed.models import ridge as ridges
+
+
+class FedRepClient(TableClient):
+    """Moments of users' own solutions, then gradients of the representation at their heads."""
+
+    def __init__(self, cohort: RaggedCohort, init: Any, ridge: float, spectral_ridge: float) -> None:
+        super().__init__(cohort, init, ridge)
+        self.spectral_ridge = check_ridge("algo.spectral_ridge", spectral_ridge)
+
+    def tasks(self) -> dict[str, Task]:
+        """Those of all tables, and two more."""
+        return {**super().tasks(), "spectral": self.spectral, "gradient": self.gradient}  # type: ignore[dict-item]
+
+    def spectral(self, block: Block, shared: NDArrays, config: dict[str, Any]) -> SecondMoments:
+        """Z_i of every user by its factors."""
+        _, X, R = self.encoded(block, shared)
+        H = self.influences(X, self.spectral_ridge)[0][:, :, 1:]
+        A = H * np.linalg.norm(R, axis=2, keepdims=True)
+        s = np.matmul(R.transpose(0, 2, 1), H)
+        between, among, mixed = (gram_square(P, Q) for P, Q in ((s, s), (A, A), (s, A)))
+        sizes = np.sum(s * s, axis=(1, 2)) + np.sum(A * A, axis=(1, 2))
+        norms = np.maximum(np.sqrt(np.maximum(between - 2 * mixed + among, 0.0)), CANCELLATION * sizes)
+        overflow = ~np.isfinite(norms)
+        A[overflow], s[overflow], norms[overflow] = 0.0, 0.0, 0.0
+        return SecondMoments(A, s, norms)
+
+    def gradient(self, block: Block, shared: NDArrays, config: dict[str, Any]) -> Array:
+        """G_i^T (B, k, d)."""
+        model, X, R = self.encoded(block, shared)
+        Q, factors, heads = model.own(X, R)
+        e, H = ridges.leave_one_out(Q, R, heads)
+        own = np.matmul(e, heads.V.transpose(0, 2, 1)) - np.vecdot(e, e)[..., None] * H
+        weights = own[:, :, 1:] * factors[:, None, :] / -X.shape[1]
+        return np.matmul(weights.transpose(0, 2, 1), X)
+
+
+def gram_square(P: Array, Q: Array) -> Array:
+    """sum of <p, q>^2 over rows p and q of each user: (B, a, d), (B, b, d) -> (B,). By a x b or d x d matrices."""
+    if min(P.shape[1], Q.shape[1]) <= P.shape[2]:
+        return np.sum(np.matmul(P, Q.transpose(0, 2, 1)) ** 2, axis=(1, 2))
+    return np.sum(np.matmul(P.transpose(0, 2, 1), P) * np.matmul(Q.transpose(0, 2, 1), Q), axis=(1, 2))

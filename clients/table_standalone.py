@@ -1,0 +1,25 @@
+"""Users with rows of a table, each alone: ridge on its own rows, its strength chosen by leave-one-out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flwr.common import NDArrays
+
+from clients.table import TableClient, alone_errors
+from privfed.linalg import Array
+
+
+class StandaloneClient(TableClient):
+    """Nothing is asked, nothing is shared."""
+
+    def __init__(self, cohort: Any, init: Any) -> None:
+        super().__init__(cohort, init, ridge=1.0)
+
+    def own_errors(self, block: Any, shared: NDArrays) -> Array:
+        """See :func:`clients.table.alone_errors`."""
+        return alone_errors(self, block)
+
+    def rival_errors(self, block: Any) -> dict[str, Array]:
+        """Nobody to compare with."""
+        return {}

@@ -1,0 +1,138 @@
+"""A few processes that do tasks one after the other; one that is killed is replaced, and what it was doing is told."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, NoReturn
+
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMBA_NUM_THREADS")
+PATIENCE = 10.0
+"""Seconds a process has to end its run when it is asked to."""
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The answer of a process that was killed in the middle of a task."""
+
+    exit_code: int | None
+
+    def __str__(self) -> str:
+        code = self.exit_code or 0
+        return f"its process was killed (signal {-code})" if code < 0 else f"its process ended (exit code {code})"
+
+
+@dataclass
+class Worker:
+    """A process, the pipe to it, and the task it has."""
+
+    process: BaseProcess
+    pipe: Connection
+    task: Any = None
+
+
+class Pool:
+    """So many processes, each with one thread, that call `work` with a task each and send back what it returns.
+
+    They are new processes, not forks: forks of a process that has threads may hang. They live as long as the pool, so that
+    imports are paid for once.
+    """
+
+    def __init__(self, jobs: int, work: Callable[[Any], Any]) -> None:
+        self.work = work
+        self.context = multiprocessing.get_context("spawn")
+        self.workers: list[Worker] = []
+        try:
+            self.workers += [self._start() for _ in range(jobs)]
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def map(self, waiting: deque[Any]) -> Iterator[tuple[Any, Any]]:
+        """Every task with its answer, as they are done; Lost for one whose process was killed. More tasks may be added."""
+        while True:
+            for i, worker in enumerate(self.workers):
+                if worker.task is None and waiting:
+                    if not worker.process.is_alive():
+                        self.workers[i] = worker = self._start()
+                    worker.task = waiting.popleft()
+                    with suppress(BrokenPipeError):  # it has just died: its pipe says so below
+                        worker.pipe.send(worker.task)
+            busy = {worker.pipe: worker for worker in self.workers if worker.task is not None}
+            if not busy:
+                return
+            for pipe in wait(list(busy)):
+                worker = busy[pipe]  # type: ignore[index]
+                task, worker.task = worker.task, None
+                yield task, self._answer(worker)
+
+    def close(self) -> None:
+        """End all processes, whatever they are doing."""
+        for worker in self.workers:
+            worker.pipe.close()
+            if worker.process.is_alive():
+                worker.process.terminate()
+        for worker in self.workers:
+            worker.process.join(PATIENCE)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+        self.workers = []
+
+    def _start(self) -> Worker:
+        ours, theirs = self.context.Pipe()
+        process = self.context.Process(target=serve, args=(theirs, self.work), daemon=True)
+        with one_thread():
+            process.start()
+        theirs.close()
+        return Worker(process, ours)
+
+    def _answer(self, worker: Worker) -> Any:
+        try:
+            return worker.pipe.recv()
+        except (EOFError, OSError):
+            worker.process.join(PATIENCE)
+            worker.process.kill()  # without its pipe it is of no use
+            return Lost(worker.process.exitcode)
+
+
+def serve(pipe: Connection, work: Callable[[Any], Any]) -> None:
+    """What a process of the pool does until its pipe is closed. Ctrl-C is for the parent, who asks it to end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _end)
+    with suppress(EOFError, OSError, KeyboardInterrupt):
+        while True:
+            pipe.send(work(pipe.recv()))
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt  # runs are used to this: they close what they have opened
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Processes started in here compute with one thread each: libraries read this when they are loaded."""
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update(dict.fromkeys(THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

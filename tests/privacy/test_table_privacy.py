@@ -1,0 +1,186 @@
+"""Training on a table for release (data.evaluate=false): nothing leaves but what passed the noise gate."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from itertools import combinations, product
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tables import write
+
+from privfed import audit, experiment, replay
+from privfed.keyed import generator
+from privfed.privacy import ledger
+from privfed.privacy.mechanisms import NoiseGate, norm
+from privfed.run import main
+
+USERS, ROWS = 9, 6
+HEADER = ["user", "age", "income", "city", "target"]
+SCHEMA = """
+user: user
+target: {column: target, kind: %s}
+missing: %s
+columns:
+  age: {kind: numeric, bounds: [0, 100]}
+  income: {kind: numeric}
+  city: {kind: categorical, values: [Bern, Basel]}
+"""
+GUISES = {
+    "itself": None,
+    "no target": [["", "1234.5", "Bern", "?"]] * 3,
+    "one row": [["31", "4321.25", "Bern", "1"]],
+    "many rows": [[20 + j % 50, 10.0 * j, "Basel", j % 2] for j in range(137)],
+    "all missing": [["", "", "", 1]] * 5,
+    "strange cells": [["x", "--", "Atlantis", "0"], ["1e400", "inf", "", "1"], ["-1e38", "1e-38", "Bern", "1"]] * 2,
+    "all equal": [["50", "1e30", "Bern", "1"]] * 12,
+    "alternating": [["0" if j % 2 else "100", (-1) ** j * 1e20, "Bern", j % 2] for j in range(10)],
+}
+"""The rows that one user may have."""
+
+
+def table(path, guise):
+    """Everybody has more rows than are used; the user who changes stands first, and in the middle of the names."""
+    rng = np.random.default_rng(0)
+    lines = {
+        f"person{i}": [[f"{rng.normal(40, 10):.3f}", f"{rng.normal(5000, 999):.3f}", rng.choice(["Bern", "Basel"]), j % 2]
+                       for j in range(ROWS + i)]
+        for i in range(USERS)
+    }  # fmt: skip
+    changed = "person4"
+    rows = GUISES[guise] or lines.pop(changed)
+    lines.pop(changed, None)
+    return write(path, HEADER, [[name, *row] for name, mine in ((changed, rows), *lines.items()) for row in mine])
+
+
+@pytest.fixture
+def played(tmp_path, monkeypatch, capfd):
+    """What a run leaves behind, and what entered its gate, where the gate lets out numbers that do not depend on either."""
+    original, entered = NoiseGate.release, []
+
+    def release(self, name, total, *, round, bound, **terms):
+        original(self, name, total, round=round, bound=bound, **terms)
+        entered.append((name, np.array(total), self.ledger.releases[-1]))
+        made = generator(0, name, round).random(total.shape)
+        return USERS * bound * made / np.linalg.norm(made)
+
+    def played(guise, *overrides, kind="numeric", missing="mean"):
+        entered.clear()
+        (tmp_path / "schema.yaml").write_text(SCHEMA % (kind, missing))
+        folder = tmp_path / "run"
+        line = ["data=table", f"data.path={table(tmp_path / 't.csv', guise)}", f"data.schema={tmp_path / 'schema.yaml'}"]
+        with monkeypatch.context() as patch:
+            patch.setattr(NoiseGate, "release", release)
+            # When it was, how long it took and how much memory are the only things that differ.
+            patch.setattr(ledger, "time", SimpleNamespace(gmtime=lambda: None, strftime=lambda *_: "now"))
+            patch.setattr(experiment.Experiment, "_told", lambda self, seconds: 1.0)
+            patch.setattr(experiment, "peak_rss_mb", lambda: 1.0)
+            assert (
+                main([*line, "data.evaluate=false", "eps=500", "rounds=2", "runtime.threads=1", f"out={folder}", *overrides])
+                == 0
+            )
+        said = capfd.readouterr()
+        left = {"console": said.out + said.err}
+        for path in sorted(folder.rglob("*")):
+            if path.suffix == ".npz":
+                with np.load(path) as file:
+                    left |= {f"{path.name} {name}": file[name].tobytes() for name in file.files}
+            elif path.is_file():
+                left[path.name] = path.read_text()
+        shutil.rmtree(folder)
+        return left, list(entered)
+
+    return played
+
+
+SETTINGS = {
+    "a node each": (("runtime.nodes=9", "data.most_rows=5"), {}),
+    "labels, rows dropped": (
+        ("runtime.nodes=9", "data.most_rows=4"),
+        {"missing": "drop", "kind": "categorical, values: [0, 1]"},
+    ),
+    "add-remove": (("runtime.nodes=2", "neighbouring=add-remove", "algo.clip.spectral=1e-3"), {"missing": "indicator"}),
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_with_the_releases_given_nothing_depends_on_a_user_and_no_sum_moves_further_than_claimed(played, setting):
+    overrides, schema = SETTINGS[setting]
+    plays = {guise: played(guise, *overrides, **schema) for guise in GUISES}
+    base, calls = plays["itself"]
+    assert {"result.json", "report.html", "ledger.jsonl", "rounds.csv", "config.yaml", "console", "model.npz U"} <= set(base)
+    assert not {"details.json", "private"} & set(base) and len(calls) >= 12
+    for guise, (left, _) in plays.items():
+        assert left == base, guise
+    moved = {}
+    absent = plays["no target"]
+    for one, other in product([absent], plays.values()) if setting == "add-remove" else combinations(plays.values(), 2):
+        for (name, mine, entry), (_, theirs, _) in zip(one[1], other[1], strict=True):
+            moved[name] = max(moved.get(name, 0.0), norm(mine - theirs) / entry.sensitivity)
+    assert len(moved) == (7 if setting == "add-remove" else 8)
+    assert all(0 < ratio <= 1 for ratio in moved.values()) and max(moved.values()) > 0.5, moved
+
+
+def test_nothing_of_a_user_is_left_behind(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    path = table(tmp_path / "t.csv", "many rows")
+    (tmp_path / "schema.yaml").write_text(SCHEMA % ("numeric", "mean"))
+    settings = ["data=table", "data.path=t.csv", "data.schema=schema.yaml", "data.evaluate=false", "rounds=2", "out=run"]
+    assert main(settings) == 0
+    said = capfd.readouterr()
+    whole = said.out.encode() + said.err.encode()
+    for file in (tmp_path / "run").rglob("*"):
+        if file.suffix == ".npz":
+            with np.load(file) as arrays:
+                whole += b"".join(arrays[name].tobytes() for name in arrays.files)
+        elif file.is_file():
+            whole += file.read_bytes()
+    cells = {cell for line in path.read_text().splitlines()[1:] for cell in line.split(",")}
+    long = {cell for cell in cells if len(cell) > 5}
+    assert len(long) > 100 and not [cell for cell in long if cell.encode() in whole]
+    for cell in cells - {"Bern", "Basel", ""}:
+        if not cell.startswith("person"):
+            for kind in (np.float32, np.float64):
+                value = kind(cell)
+                assert value in (0, 1) or value.tobytes() not in whole or value == np.rint(value)
+    sizes = {137, 6, 7, 137 + sum(ROWS + i for i in range(USERS) if i != 4)}
+    text = whole.decode(errors="ignore")
+    assert not [size for size in sizes if size > 20 and re.search(rf"(?<![\d.,]){size}(?![\d.,])", text)]
+    result = json.loads((tmp_path / "run/result.json").read_text())
+    assert result["metrics"] == {} and "judged" not in result and result["privacy"]["noise"] == "discrete"
+    assert result["privacy"]["guarantee"] == "worst-case" and "user_rounds_per_s" not in result["time"]
+    assert all(float(seconds).is_integer() for seconds in result["time"].values())
+    assert "simulation" not in said.out and "rows" not in said.out
+
+
+@pytest.mark.parametrize("kind", ["numeric", "categorical, values: [0, 1]"])
+def test_a_claim_about_a_table_can_be_audited(tmp_path, monkeypatch, capfd, kind):
+    monkeypatch.chdir(tmp_path)
+    table(tmp_path / "t.csv", "itself")
+    (tmp_path / "schema.yaml").write_text(SCHEMA % (kind, "mean"))
+    line = ["data=table", "data.path=t.csv", "rounds=1", "out=audited", "--repetitions", "40"]
+    assert audit.main([*line, "data.schema=schema.yaml", "eps=4"]) == 0
+    assert "consistent with the audit" in " ".join(capfd.readouterr().out.split())
+    found = json.loads((tmp_path / "audited/result.json").read_text())["audit"]
+    assert found["consistent"] and found["epsilon_lower"] <= 4
+
+
+@pytest.mark.parametrize(
+    ("command", "more", "words"),
+    [
+        (audit.main, [], "under the assumption"),
+        (audit.main, ["--one-run"], "--one-run: every user has to be a canary"),
+        (audit.main, ["algo=standalone"], "nothing to audit"),
+        (replay.main, [], "data=table: a replay changes users' data"),
+    ],
+)
+def test_what_cannot_be_checked_on_a_table_is_refused_in_one_line(tmp_path, monkeypatch, capfd, command, more, words):
+    monkeypatch.chdir(tmp_path)
+    table(tmp_path / "t.csv", "itself")
+    assert command(["data=table", "data.path=t.csv", *more]) == 2
+    error = capfd.readouterr().err
+    assert words in error and error.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
