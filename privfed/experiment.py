@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import math
-import resource
-import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cache
-from importlib.metadata import version
 from pathlib import Path
-from platform import python_version
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
 
-from privfed import __version__, checkpoint
+from privfed import checkpoint
 from privfed.config import CONF, LINEAR, TABLE, kind_of
 from privfed.data.cohort import Cohort
 from privfed.errors import ConfigError, check_whole
 from privfed.federation import Federation, PrivacySettings
 from privfed.linalg import Array
 from privfed.memory import PRIVATE, keep_fingerprint
-from privfed.models.errors import Scale
 from privfed.nodes import NodeFactory, build
+from privfed.outcome import Outcome, peak_rss_mb, versions
 from privfed.privacy.ledger import Budget, Ledger
 from privfed.privacy.mechanisms import NoiseGate
 from privfed.privacy.noise import noise_source
@@ -34,23 +27,6 @@ from privfed.roster import Roster
 
 RIVALS = {"own": "", "alone": "standalone", "oracle": "oracle", "random": "random", "offset": "offset"}
 """Predictors that are judged at the end, and what their errors are called in the result."""
-
-
-@dataclass
-class Outcome:
-    """What a run leaves behind, before it is written."""
-
-    result: dict[str, Any]
-    model: dict[str, Array]
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    histograms: dict[str, Array] = field(default_factory=dict)
-    scale: Scale | None = None
-    split: NDArray[np.int64] | None = None
-    """Examples of each user in each class (n, classes), in simulations with classes."""
-    by_size: Array | None = None
-    """Who gains, by number of rows (see `privfed.gains`), in simulations on tables."""
-    schema: Any = None
-    """What the columns of a table mean."""
 
 
 class Experiment:
@@ -213,18 +189,22 @@ class Experiment:
                 "rounds_s": rounds_s,
                 **({"user_rounds_per_s": sum(row["users"] for row in rounds) / rounds_s} if rounds and self.simulated else {}),
             },
-            "peak_rss_mb": peak_rss_mb(),
+            "peak_rss_mb": self._told_memory(peak_rss_mb()),
             "versions": versions(),
         }
 
     def _judged(self) -> dict[str, Any]:
         """How many held-out rows of how many users the metrics are means over, where rows judge."""
         sums = self.strategy.sums
-        return {"judged": {"rows": int(sums["judged"]), "users": int(sums["judged_users"])}} if sums.get("judged") else {}
+        return {"judged": {"rows": int(sums["judged"]), "users": int(sums["judged_users"])}} if "judged" in sums else {}
 
     def _told(self, seconds: float) -> float:
         """A time as it is written down: how long real users' data take is not to be read off, so whole seconds for them."""
         return seconds if self.simulated else float(math.ceil(seconds))
+
+    def _told_memory(self, megabytes: float) -> float:
+        """The same of memory, which tells how many rows real users have: the next power of two."""
+        return megabytes if self.simulated else 2.0 ** math.ceil(math.log2(megabytes))
 
     def _absences(self) -> list[str]:
         """Whether everybody was there, as a count."""
@@ -278,19 +258,3 @@ def dimension(cfg: DictConfig, d: int) -> int:
     if k > d:
         raise ConfigError.of("model.k", k, f"cannot be larger than the number of features, {d}")
     return k
-
-
-@cache
-def versions() -> dict[str, str]:
-    """Of Python and the packages that decide what a run computes."""
-    packages = ("flwr", "numpy", "scipy", "hydra-core", *(("torch",) if "torch" in sys.modules else ()))
-    return {"python": python_version(), "privfed": __version__, **{name: version(name) for name in packages}}
-
-
-def peak_rss_mb() -> float:
-    """Most memory this process has held; Linux knows it since the last exec, elsewhere since the fork."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

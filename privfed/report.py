@@ -23,11 +23,11 @@ from privfed import checkpoint
 from privfed.command import Parser, guarded
 from privfed.config import load
 from privfed.errors import ConfigError, PrivfedError
-from privfed.experiment import Outcome
 from privfed.files import write_atomically
 from privfed.gather import Run, find
 from privfed.memory import PRIVATE
 from privfed.models.errors import Scale
+from privfed.outcome import Outcome
 from privfed.page import report_page
 from privfed.privacy.ledger import Budget, Ledger, locked, plain
 from privfed.privacy.noise import SeededNoise

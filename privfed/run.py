@@ -31,7 +31,7 @@ examples:
   python -m privfed.run privacy.clip=auto                clip norms by private quantiles, charged to the budget
   python -m privfed.run -m eps=1,2,4 seed=0,1,2          every combination, a run a core, and a page that compares them
   python -m privfed.run --help algo=altmin               the settings of another algorithm
-  python -m privfed.run --plan eps=2                     what would be released and at what cost; touches no data
+  python -m privfed.run --plan eps=2                     what would be released and at what cost; releases nothing
 
 exit codes: 0 done; 2 bad configuration or data; 3 privacy budget refused; 1 anything else
 """

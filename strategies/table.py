@@ -35,7 +35,7 @@ MANY = 5
 """Columns without bounds that the whole share for scales is meant for."""
 QUARTILES = 1.349
 """Between its quartiles a Gaussian is so many standard deviations wide."""
-ASSUMED = "under the assumption that the names, kinds and categories of the table's columns are public"
+ASSUMED = "under the assumption that the names, kinds, categories and labels of the table's columns are public"
 
 
 class TableStrategy(PrivateStrategy):
@@ -54,6 +54,8 @@ class TableStrategy(PrivateStrategy):
         for name, share in shares.items():
             check_number(f"algo.shares.{name}", share, lambda x: 0 < x < math.inf, "must be a positive number")
         self.parts = dict(shares)
+        self.guessed = np.zeros(0)
+        """Of the columns without bounds, those whose scale did not stand out of the noise (1) and those whose did (0)."""
         super().__init__(federation, rounds, clip)
         self.started = False
 
@@ -128,13 +130,32 @@ class TableStrategy(PrivateStrategy):
         getattr(self, f"take_{step.task}")(step.round, mean, noise)
         self.shared = self.model.arrays
 
+    def memory(self) -> dict[str, Array]:
+        """Columns whose scale was guessed."""
+        return {"guessed": self.guessed}
+
     def recall(self, memory: dict[str, Array]) -> None:
         """The model is what is shared."""
-        self.model = TableModel.of(self.federation.schema, self.shared)
+        self.model, self.guessed = TableModel.of(self.federation.schema, self.shared), memory["guessed"]
+
+    @property
+    def notes(self) -> list[str]:
+        """Which scales noise may have made up."""
+        schema = self.federation.schema
+        names = [*(feature.name for feature in schema.numbers), schema.target.name]
+        unsure = [names[column] for column in np.asarray(self.columns)[self.guessed.astype(bool)]] if self.guessed.size else []
+        if not unsure:
+            return []
+        return [
+            f"The scale of {', '.join(unsure)} did not stand out of the noise and is a guess, which may ruin the model: give "
+            "public bounds (data.bounds), more users or a larger epsilon."
+        ]
 
     def take_magnitudes(self, t: int, mean: Array, noise: float) -> None:
         """Intervals +-B, up to the power of two where half of the values are."""
-        tops = [(fullest(column, noise) or likeliest(column))[1] for column in mean]
+        sure = [fullest(column, noise) for column in mean]
+        self.guessed = np.array([run is None for run in sure], dtype=np.float64)
+        tops = [(run or likeliest(column))[1] for run, column in zip(sure, mean, strict=True)]
         self.model = self._scaled(np.zeros(len(tops)), 2.0 ** (np.array(tops) + NORMS.bottom))
 
     def take_locate(self, t: int, mean: Array, noise: float) -> None:

@@ -80,12 +80,17 @@ class FedRep(TableStrategy):
     @property
     def notes(self) -> list[str]:
         """How many directions stood out of the noise."""
+        said = super().notes
         if not self.started:
-            return []
+            return said
         k = int(np.sum(self.model.scale > 0))
         if not k:
-            return ["No shared direction stood out of the noise: personal models are the global one and a personal offset."]
-        return [f"{k} shared direction{'s' if k > 1 else ''} stood out of the noise; heads live in them."]
+            said.append("No shared direction stood out of the noise: personal models are the global one and a personal offset.")
+        elif k == 1:
+            said.append("1 shared direction stood out of the noise; heads live in it.")
+        else:
+            said.append(f"{k} shared directions stood out of the noise; heads live in them.")
+        return said
 
 
 def completed(Z: Array, v: float, unknown: NDArray[np.bool_]) -> tuple[Array, Array]:

@@ -10,7 +10,8 @@ import pytest
 from processes import Fleet
 
 from privfed.config import compose
-from privfed.experiment import Experiment, Outcome
+from privfed.experiment import Experiment
+from privfed.outcome import Outcome
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = ("data.n=300", "data.d=8", "data.m=6", "rounds=3")

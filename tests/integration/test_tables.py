@@ -152,6 +152,22 @@ def whole(tmp_path_factory):
     return path, json.loads((folder / "run/result.json").read_text()), model_in(folder / "run")
 
 
+@pytest.mark.parametrize(("saves", "code"), [(9, 3), (11, 0)])
+def test_secret_noise_is_not_drawn_twice_for_a_step_that_was_paid_for(whole, tmp_path, capfd, saves, code):
+    """Without the spectral step there is nothing to go on from; a gradient step is given up."""
+    line = [*LINE, f"data.path={whole[0]}", f"out={tmp_path / 'killed'}", "data.evaluate=false"]
+    assert killed(line, saves, before=True) == -signal.SIGKILL
+    ledger = (tmp_path / "killed/ledger.jsonl").read_text()
+    assert main(["--resume", str(tmp_path / "killed"), "--quiet"]) == code
+    after = (tmp_path / "killed/ledger.jsonl").read_text()
+    if code:
+        assert after == ledger and "spectral step" in capfd.readouterr().err
+        return
+    names = [(entry["name"], entry["round"]) for entry in map(json.loads, after.splitlines())]
+    assert after.startswith(ledger) and len(set(names)) == len(names) == 13
+    assert "1 of 13 steps" in " ".join(json.loads((tmp_path / "killed/result.json").read_text())["notes"])
+
+
 @pytest.mark.parametrize("what", ["table", "schema"])
 @pytest.mark.parametrize("saves", [0, 5])
 def test_a_run_does_not_go_on_with_other_rows(whole, tmp_path, monkeypatch, capfd, saves, what):

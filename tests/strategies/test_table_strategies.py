@@ -165,7 +165,9 @@ def test_as_many_directions_as_stand_out(tmp_path):
         made = Experiment(compose(["data=table", f"data.path={path}", f"eps={eps}", "rounds=0", "algo.rivals={}"]))
         model = made.run().model
         assert model["U"].shape == (5, wanted)
-        assert ("No shared direction" in made.strategy.notes[0]) == (eps == "0.01") == (not model["scale"].any())
+        said = " ".join(made.strategy.notes)
+        assert ("No shared direction" in said) == (eps == "0.01") == (not model["scale"].any())
+        assert ("give public bounds" in said) == (eps == "0.01")
 
 
 def test_fixed_noise(table):
