@@ -68,7 +68,7 @@ def check_people(schema, frame):
         PEOPLE.replace(",", ";").replace("Basel;", "Basel,").replace("1.5", "1,5"),
         PEOPLE.replace(",", "\t").replace("Basel\t", "Basel,"),
         PEOPLE.replace(",,", ",NA,").replace("41.5,NA", "41.5,null"),
-        gzip.compress(PEOPLE.encode()),
+        gzip.compress(PEOPLE.encode(), mtime=0),
         {"user": ["bob", "ann", "bob"], "age": [30, None, 41.5], "city": ["Bern", "Basel, BS", None], "y": [1.5, 2, 3]},
         {
             "user": pa.array(["bob", "ann", "bob"]).dictionary_encode(),
