@@ -77,7 +77,7 @@ def agrees(folder, text):
 def test_a_simulation_of_flowers_own_agrees_with_one_process(tmp_path):
     folder = app.conduct(Grid(*partitions()), {"overrides": QUICK, "out": str(tmp_path / "run")})
     agrees(folder, SMALL)
-    names = {"result.json", "ledger.jsonl", "rounds.csv", "config.yaml", "model.npz", "report.html"}
+    names = {"result.json", "ledger.jsonl", "rounds.csv", "config.yaml", "model.npz", "report.html", "details.json"}
     assert {path.name for path in folder.iterdir()} == names
 
 

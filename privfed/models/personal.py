@@ -50,10 +50,10 @@ def fit_users(model: Model, rows: Rows, who: NDArray[np.integer], users: int) ->
         X, Y, y = model.rows(block.rows.numbers, block.rows.codes), model.targets(block.rows.y), block.rows.y.ravel()
         V[block.ids] = model.fit(X, Y)
         places = order[(starts[block.ids][:, None] + np.arange(block.m)).ravel()]
-        scores = model.left_out(X, Y).reshape(len(y), -1)
+        scores = model.left_out(X, Y).reshape(len(y), Y.shape[2])
         known: NDArray[np.bool_] = np.all(np.isfinite(scores), axis=1)
         own[places] = np.where(known, model.losses(np.where(known[:, None], scores, 0.0), y), np.nan)
-        base[places] = model.losses(model.base(X).reshape(len(y), -1), y)
+        base[places] = model.losses(model.base(X).reshape(len(y), Y.shape[2]), y)
     return Fitted(V, own, base)
 
 

@@ -127,7 +127,16 @@ def test_the_command_agrees_with_one_process_and_leaves_nothing_running(whole_ru
     agrees(folder, "rounds=6")
     result = json.loads((folder / "result.json").read_text())
     assert result["runtime"] == "superlink" and result["n_nodes"] == 2
-    names = {"result.json", "ledger.jsonl", "rounds.csv", "config.yaml", "model.npz", "report.html", "nodes.json"}
+    names = {
+        "result.json",
+        "ledger.jsonl",
+        "rounds.csv",
+        "config.yaml",
+        "model.npz",
+        "report.html",
+        "nodes.json",
+        "details.json",
+    }
     assert {path.name for path in folder.iterdir()} == names
 
 
