@@ -155,7 +155,7 @@ def keys(path: Path, group: str = "") -> Iterator[str]:
 def flatten(settings: Any, prefix: str = "") -> Iterator[str]:
     """The dotted key of every setting."""
     for key, value in settings.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value:
             yield from flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}"
