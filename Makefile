@@ -29,7 +29,7 @@ browser:
 	@if found=$$(echo $$PRIVFED_CHROMIUM | grep . || command -v chromium || command -v chromium-browser || command -v google-chrome); \
 	then echo "pages are tested in $$found"; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		(apt-get update -qq && apt-get install -y -qq chromium) >/dev/null 2>&1 \
+		timeout 300 sh -c 'apt-get update -qq && apt-get install -y -qq chromium' >/dev/null 2>&1 \
 			&& echo "installed chromium for the tests of pages" || echo "no chromium: tests of pages will be skipped"; \
 	else echo "no chromium: tests of pages will be skipped"; fi
 
