@@ -19,7 +19,8 @@ from flwr.common import NDArrays
 from numpy.typing import NDArray
 
 from clients.base import CohortClient, Task
-from privfed.data.ragged import Block, RaggedCohort
+from privfed.data.ragged import Block, Codes, RaggedCohort
+from privfed.data.schema import expand
 from privfed.errors import check_number
 from privfed.linalg import Array
 from privfed.models import ridge
@@ -129,7 +130,32 @@ class TableClient(CohortClient):
 
     def rival_errors(self, block: Any) -> dict[str, Array]:
         """Each user alone."""
-        return {"alone": alone_errors(self, block)}
+        return {"alone": self.alone(block)}
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def alone(self, block: Block) -> Array:
+        """Errors (B,) of users who have only their own rows: columns in their own units, ridge toward their own mean."""
+        assert block.held is not None and block.whose is not None
+        numbers = block.rows.numbers.astype(np.float64)
+        there = np.isfinite(numbers)
+        count = np.maximum(there.sum(axis=1), 1)
+        centre = np.where(there, numbers, 0.0).sum(axis=1) / count
+        spread = np.sqrt((np.where(there, numbers - centre[:, None], 0.0) ** 2).sum(axis=1) / count)
+        spread = np.where(spread > 1e-9 * np.abs(centre), spread, np.inf)
+        p = len(self.schema.numbers)
+
+        def encode(values: Array, codes: Codes, users: Any) -> Array:
+            own = np.clip((values - centre[users]) / spread[users], -LIMIT, LIMIT)
+            return expand(self.schema, own.astype(np.float32), codes, np.zeros(p), np.ones(p), LIMIT)
+
+        public, labels = TableModel.before(self.schema), self.schema.classes > 0
+        X = encode(numbers, block.rows.codes, np.arange(len(block))[:, None])
+        Y = public.targets(block.rows.y) if labels else block.rows.y[..., None]
+        middle_x, middle_y = X.mean(axis=1), Y.mean(axis=1)
+        fitted = ridge.fit_heads(X - middle_x[:, None], Y - middle_y[:, None], centre=True)
+        T = encode(block.held.numbers.astype(np.float64), block.held.codes, block.whose) - middle_x[block.whose]
+        scores = middle_y[block.whose] + np.matmul(T[:, None, :], fitted.V[block.whose])[:, 0]
+        return self.means(block, public.losses(scores, block.held.y) if labels else (scores[:, 0] - block.held.y) ** 2)
 
 
 def check_ridge(key: str, ridge: float) -> float:
@@ -144,34 +170,3 @@ def shares(places: NDArray[Any], there: NDArray[np.bool_], size: int) -> Array:
     flat = cell * size + np.clip(places, 0, size - 1)
     counts = np.bincount(flat.ravel(), there.ravel() / m, minlength=B * c * size)
     return counts.reshape(B, c, size).astype(np.float64)
-
-
-@np.errstate(over="ignore", invalid="ignore")
-def alone_errors(client: TableClient, block: Block) -> Array:
-    """Errors (B,) of users who have only their own rows: columns in their own units, ridge toward their own mean."""
-    assert block.held is not None and block.whose is not None
-    numbers = block.rows.numbers.astype(np.float64)
-    there = np.isfinite(numbers)
-    count = np.maximum(there.sum(axis=1), 1)
-    centre = np.where(there, numbers, 0.0).sum(axis=1) / count
-    spread = np.sqrt((np.where(there, numbers - centre[:, None], 0.0) ** 2).sum(axis=1) / count)
-    spread = np.where(spread > 1e-9 * np.abs(centre), spread, np.inf)
-
-    public = TableModel.before(client.schema)
-    blank = public.centre[:-1] * 0
-
-    def encode(values: Array, codes: Any, users: Any) -> Array:
-        own = np.clip((values - centre[users]) / spread[users], -LIMIT, LIMIT)
-        unit = TableModel(client.schema, np.append(blank, 0.0), np.append(blank + 1, 1.0), public.w, public.U, public.scale)
-        return unit.rows(own.astype(np.float32), codes)
-
-    X = encode(numbers, block.rows.codes, np.arange(len(block))[:, None])
-    labels = client.schema.classes > 0
-    Y = public.targets(block.rows.y) if labels else block.rows.y[..., None]
-    middle_x, middle_y = X.mean(axis=1), Y.mean(axis=1)
-    fitted = ridge.fit_heads(X - middle_x[:, None], Y - middle_y[:, None], centre=True)
-    T = encode(block.held.numbers.astype(np.float64), block.held.codes, block.whose) - middle_x[block.whose]
-    scores = middle_y[block.whose] + np.matmul(T[:, None, :], fitted.V[block.whose])[:, 0]
-    if labels:
-        return client.means(block, public.losses(scores, block.held.y))
-    return client.means(block, (scores[:, 0] - block.held.y) ** 2)

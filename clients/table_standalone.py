@@ -6,7 +6,7 @@ from typing import Any
 
 from flwr.common import NDArrays
 
-from clients.table import TableClient, alone_errors
+from clients.table import TableClient
 from privfed.linalg import Array
 
 
@@ -17,8 +17,8 @@ class StandaloneClient(TableClient):
         super().__init__(cohort, init, ridge=1.0)
 
     def own_errors(self, block: Any, shared: NDArrays) -> Array:
-        """See :func:`clients.table.alone_errors`."""
-        return alone_errors(self, block)
+        """See :meth:`TableClient.alone`."""
+        return self.alone(block)
 
     def rival_errors(self, block: Any) -> dict[str, Array]:
         """Nobody to compare with."""

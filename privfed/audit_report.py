@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
+from rich.progress import TextColumn
 
 from privfed.charts import Series, histogram_chart, line_chart
-from privfed.console import PatientConsole
 from privfed.experiment import Experiment
 from privfed.linalg import Array
 from privfed.page import card, details, figure_cards, whole_page
 from privfed.privacy.audit import TradeOff, claimed_trade_off, measured_trade_off
 from privfed.privacy.findings import COUNTED, GAUSSIAN, LIKELIHOOD, Findings
+from privfed.terminal import PatientConsole, Watched, bar
 
 Audit = dict[str, Any]
 METHODS = {GAUSSIAN: "Gaussian fit", COUNTED: "Clopper-Pearson"}
@@ -33,20 +32,13 @@ WORLDS = (
 )
 
 
-class Progress:
+class Progress(Watched):
     """A bar with the time left on a terminal, a few plain lines elsewhere."""
 
     def __init__(self, experiment: Experiment, options: argparse.Namespace) -> None:
         self.console = PatientConsole(quiet=options.quiet, highlight=False)
         self.total, self.started, self.told = options.repetitions, time.perf_counter(), 0.0
-        self.bar = Bar(
-            TextColumn("repetitions"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=self.console,
-            disable=options.quiet or not self.console.is_terminal,
-        )
+        self.bar = bar(self.console, TextColumn("repetitions"), width=20)
         self.task = self.bar.add_task("", total=self.total)
         budget, releases = experiment.budget, len(experiment.ledger.releases)
         self.console.print(
@@ -54,13 +46,6 @@ class Progress:
             f"{experiment.federation.gate.source.name} noise; {releases} release(s) a run",
             soft_wrap=True,
         )
-
-    def __enter__(self) -> Progress:
-        self.bar.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.bar.stop()
 
     def done(self, repetitions: int) -> None:
         """So many repetitions are over."""

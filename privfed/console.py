@@ -9,15 +9,14 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
+from rich.progress import TextColumn
 from rich.table import Table
 
 from privfed.experiment import Experiment
 from privfed.files import write_atomically
 from privfed.nodes import NodeFactory
 from privfed.privacy.accounting import Cost, Planned
-from privfed.terminal import PatientConsole
+from privfed.terminal import PatientConsole, Watched, bar
 from privfed.words import (
     FIGURES,
     Row,
@@ -35,7 +34,7 @@ PATIENCE = 10.0
 """Seconds after which whoever watches is told how long it may still take."""
 
 
-class Progress:
+class Progress(Watched):
     """A bar on a terminal, plain lines elsewhere."""
 
     def __init__(self, experiment: Experiment, quiet: bool = False) -> None:
@@ -44,15 +43,7 @@ class Progress:
         self.steps = len(experiment.strategy.plan)
         self.started = time.perf_counter()
         self.first: int | None = None
-        self.bar = Bar(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=10),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[words]}"),
-            console=self.console,
-            disable=quiet or not self.console.is_terminal,
-        )
+        self.bar = bar(self.console, TextColumn("{task.description}"), TextColumn("{task.fields[words]}"), width=10)
         self.task = self.bar.add_task("preparing", total=max(1, self.steps), words="")
         data = experiment.data
         usual = f"{data.m} examples of {data.d} features each" if data.simulated else f"{data.d} features"
@@ -62,13 +53,6 @@ class Progress:
             f"epsilon {experiment.budget.epsilon:g}, delta {experiment.budget.delta:g}, {experiment.budget.neighbouring}",
             soft_wrap=True,
         )
-
-    def __enter__(self) -> Progress:
-        self.bar.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.bar.stop()
 
     def step(self, row: Row) -> None:
         """One more step is done."""

@@ -1,4 +1,4 @@
-"""What a person sees of a sweep; light to import, so that its runs start at once."""
+"""What a person sees while something goes on; light to import, so that a sweep's runs start at once."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
@@ -27,31 +28,35 @@ class PatientConsole(Console):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-class SweepProgress:
-    """The runs of a sweep: a bar with the time left on a terminal, a line a run elsewhere."""
+def bar(console: Console, before: ProgressColumn, *after: ProgressColumn, width: int) -> Bar:
+    """How far something is and how long it may take; only on a terminal, and not where the console is quiet."""
+    columns = (before, BarColumn(bar_width=width), MofNCompleteColumn(), TimeRemainingColumn(), *after)
+    return Bar(*columns, console=console, disable=console.quiet or not console.is_terminal)
 
-    def __init__(self, total: int, done: int, folder: Path, quiet: bool = False) -> None:
-        self.console = PatientConsole(quiet=quiet, highlight=False)
-        self.total, self.before, self.over, self.started = total, done, done, time.perf_counter()
-        self.bar = Bar(
-            TextColumn("runs"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[words]}"),
-            console=self.console,
-            disable=quiet or not self.console.is_terminal,
-        )
-        self.task = self.bar.add_task("", total=total, completed=done, words="")
-        kept = f", {done} of them done already" if done else ""
-        self.console.print(f"sweep of {total} run(s){kept}, into {folder}", soft_wrap=True)
 
-    def __enter__(self) -> SweepProgress:
+class Watched:
+    """Something with a bar that is on the screen as long as it goes on."""
+
+    bar: Bar
+
+    def __enter__(self) -> Self:
         self.bar.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.bar.stop()
+
+
+class SweepProgress(Watched):
+    """The runs of a sweep: a bar with the time left on a terminal, a line a run elsewhere."""
+
+    def __init__(self, total: int, done: int, folder: Path, quiet: bool = False) -> None:
+        self.console = PatientConsole(quiet=quiet, highlight=False)
+        self.total, self.before, self.over, self.started = total, done, done, time.perf_counter()
+        self.bar = bar(self.console, TextColumn("runs"), TextColumn("{task.fields[words]}"), width=20)
+        self.task = self.bar.add_task("", total=total, completed=done, words="")
+        kept = f", {done} of them done already" if done else ""
+        self.console.print(f"sweep of {total} run(s){kept}, into {folder}", soft_wrap=True)
 
     def say(self, words: str) -> None:
         """A line for whoever watches."""

@@ -48,6 +48,16 @@ class Stage:
     grouped: bool = False
 
 
+def check_gaussian(settings: PrivacySettings, total: float) -> None:
+    """Whether a budget of so much mu can be spent on Gaussian releases."""
+    if settings.noise_multiplier is not None and math.isinf(total):
+        raise ConfigError.of(
+            "privacy.noise_multiplier", settings.noise_multiplier, "eps=inf asks for no noise; give one of them"
+        )
+    if total == 0:
+        raise ConfigError.of("delta", 0, "Gaussian noise needs delta above 0; pure privacy is for algo=expmech and jlmargin")
+
+
 def gaussian_plan(stages: Sequence[Stage], settings: PrivacySettings, total: float) -> list[Step]:
     """Initialiser (if there are two stages), then the rounds; before a stage whose clip norms are `auto`, a measuring step.
 
@@ -55,12 +65,7 @@ def gaussian_plan(stages: Sequence[Stage], settings: PrivacySettings, total: flo
     measurements share one half of the clip norms' budget, the others the other half. Steps that ask disjoint groups of users
     do not share: each may cost what the whole stage may.
     """
-    if settings.noise_multiplier is not None and math.isinf(total):
-        raise ConfigError.of(
-            "privacy.noise_multiplier", settings.noise_multiplier, "eps=inf asks for no noise; give one of them"
-        )
-    if total == 0:
-        raise ConfigError.of("delta", 0, "Gaussian noise needs delta above 0; pure privacy is for algo=expmech and jlmargin")
+    check_gaussian(settings, total)
     main, auto = stages[-1], [stage for stage in stages if stage.auto]
     again = main.rounds - 1 if main.auto else 0
     clip_share = settings.clip_share if auto else 0.0

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -28,7 +27,7 @@ from privfed.privacy.accounting import GaussianRelease
 from privfed.privacy.quantile import AUTO, NORMS
 from strategies.algorithm import Clip
 from strategies.base import PrivateStrategy
-from strategies.plan import Step
+from strategies.plan import Step, check_gaussian
 
 STEP, ZOOMS, HALF = 1.5, 2, 0.5
 MANY = 5
@@ -79,10 +78,7 @@ class TableStrategy(PrivateStrategy):
         """Every task in turn; before one whose clip norm is `auto`, a step that measures it."""
         stages = self.stages()
         settings, total = self.federation.privacy, self.federation.gate.ledger.budget.mu
-        if settings.noise_multiplier is not None and math.isinf(total):
-            raise ConfigError.of("privacy.noise_multiplier", settings.noise_multiplier, "eps=inf asks for no noise; give one")
-        if total == 0:
-            raise ConfigError.of("delta", 0, "Gaussian noise needs delta above 0")
+        check_gaussian(settings, total)
         measured = [task for task in stages if self.clips[task] == AUTO]
         weights = {task: self.parts[task] for task in stages} | {f"{task} clip": self.parts["clip"] for task in measured}
         for task in weights.keys() & {"magnitudes", "locate"}:  # the fewer columns, the less noise hides where they lie
@@ -175,9 +171,6 @@ class TableStrategy(PrivateStrategy):
         for array, values in zip(whole, (centre, spread), strict=True):
             array[self.columns] = values
         return replace(self.model, centre=whole[0], spread=whole[1])
-
-    def step(self, t: int, *means: Any, **_: Any) -> None:
-        """Not used: every task has its own method."""
 
 
 def fullest(column: Array, noise: float) -> tuple[int, int] | None:

@@ -50,7 +50,7 @@ class Table:
 
     def batches(self, names: Sequence[str]) -> Iterator[tuple[int, Columns]]:
         """The number of the first row, from 0, and the columns asked for, batch after batch."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} does not say how it is read")
 
     def place(self, row: int) -> str:
         """Where a person finds a row."""
