@@ -112,10 +112,13 @@ class Pool:
 def serve(pipe: Connection, work: Callable[[Any], Any]) -> None:
     """What a process of the pool does until its pipe is closed. Ctrl-C is for the parent, who asks it to end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _end)
     with suppress(EOFError, OSError, KeyboardInterrupt):
-        while True:
-            pipe.send(work(pipe.recv()))
+        signal.signal(signal.SIGTERM, _end)
+        try:
+            while True:
+                pipe.send(work(pipe.recv()))
+        finally:  # it is ending: asked again, by the signal after the closed pipe, it has nothing to interrupt
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _end(number: int, frame: object) -> NoReturn:
