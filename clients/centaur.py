@@ -14,7 +14,7 @@ from flwr.common import NDArrays
 
 from clients.fedrep import FedRepClient
 from privfed.data.cohort import Cohort
-from privfed.linalg import Array
+from privfed.privacy.mechanisms import Contributions
 
 
 class CentaurClient(FedRepClient):
@@ -23,6 +23,6 @@ class CentaurClient(FedRepClient):
     def __init__(self, cohort: Cohort, init: Any, train: str, heads: str, head_batch: int | None, batch: int | None) -> None:
         super().__init__(cohort, init, "two-batches", train, heads, head_batch, batch)
 
-    def gradient(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Array:
+    def gradient(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Contributions:
         """G_i^T (k, d) for every user of the block."""
-        return 0.5 * self.two_batches(block, shared, config)
+        return self.two_batches(block, shared, config, loss=0.5)

@@ -9,6 +9,7 @@ still never judges a head by an example it has seen: G = (2/m) sum_j r_j x_j v_(
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,7 @@ from clients.base import Task
 from clients.linear import LinearClient
 from privfed.data.cohort import Cohort, Ids, draws
 from privfed.errors import ConfigError, check_number, nearest
-from privfed.kernels import LeaveOneOut, two_batch_gradients
-from privfed.linalg import Array
+from privfed.kernels import LeaveOneOut, TwoBatches
 from privfed.privacy.mechanisms import Contributions
 
 ESTIMATORS = ("leave-one-out", "two-batches")
@@ -49,17 +49,20 @@ class FedRepClient(LinearClient):
         """The initialiser's task and the gradient."""
         return {**super().tasks(), "gradient": self.gradient}
 
-    def gradient(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Contributions | Array:
+    def blocks(self, users: Ids | None = None) -> Iterator[Cohort]:
+        """As they are stored: the gradient needs no copy in double precision, and every round goes through all examples."""
+        return self.seen.blocks(self.train, users, exact=False)
+
+    def gradient(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Contributions:
         """G_i^T (k, d) for every user of the block."""
         if self.estimator == "leave-one-out":
-            return LeaveOneOut(block.X, block.y, self._features(block, shared))
+            return LeaveOneOut(block.X, block.y, shared[0])
         return self.two_batches(block, shared, config)
 
-    def two_batches(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Array:
-        """G_i^T (k, d) by two disjoint batches."""
-        X, y, P = block.X, block.y, self._features(block, shared)
-        order = draw_orders(int(config["seed"]), int(config["round"]), block.ids, y.shape[1])
-        return two_batch_gradients(X, y, P, order[:, : self.b_head], order[:, self.b_head : self.b_head + self.b])
+    def two_batches(self, block: Cohort, shared: NDArrays, config: dict[str, Any], loss: float = 1.0) -> Contributions:
+        """G_i^T (k, d) by two disjoint batches, of so many times the mean squared error."""
+        drawn = draws(int(config["seed"]), block.ids, block.y.shape[1], "batches", int(config["round"]))
+        return TwoBatches(block.X, block.y, shared[0], drawn, self.b_head, self.b, loss)
 
 
 def batch_sizes(m: int, m0: int, head_batch: int | None, batch: int | None) -> tuple[int, int]:

@@ -34,6 +34,7 @@ class Pairs:
 
     def contributions(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> PairMoments:
         """W_i of every user."""
+        block = block.exact()
         p = block.X.shape[1] // 2
         sizes = np.linalg.norm(block.X, axis=2)
         scale = np.clip(block.y, -self.zeta, self.zeta) / np.where(sizes > 0, sizes, 1.0)

@@ -31,6 +31,7 @@ class PowerMethod:
 
     def contributions(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Array:
         """(B, d, T_0 k): the copies side by side."""
+        block = block.exact()
         X, y = block.X, block.y
         if self.batch is not None and self.batch < y.shape[1]:
             drawn = draw_orders(int(config["seed"]), int(config["round"]), block.ids, y.shape[1])[:, : self.batch]

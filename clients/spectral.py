@@ -13,6 +13,7 @@ of the clip norm, which the slack of the clip covers. Ordinary data lie two orde
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ import numpy as np
 from flwr.common import NDArrays
 
 from privfed.data.cohort import Cohort
+from privfed.kernels import compiled, dot
 from privfed.linalg import Array, svec
 from privfed.privacy.mechanisms import clip_factors
 
@@ -33,18 +35,44 @@ class Spectral:
 
     def contributions(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> SecondMoments:
         """Z_i of every user."""
-        A = block.X * block.y[..., None]
-        m0 = A.shape[1]
-        scale = 1.0 / (m0 * (m0 - 1))
-        s = np.sum(A, axis=1)
-        K = np.matmul(A, A.transpose(0, 2, 1))
-        length = np.vecdot(s, s)
-        square = length**2 - 2.0 * np.sum(np.matmul(A, s[:, :, None]) ** 2, axis=(1, 2)) + np.sum(K * K, axis=(1, 2))
-        floor = CANCELLATION * (length + np.trace(K, axis1=1, axis2=2))
-        norms = scale * np.maximum(np.sqrt(np.maximum(square, 0.0)), floor)
-        overflow = ~np.isfinite(norms)
-        A[overflow], s[overflow], norms[overflow] = 0.0, 0.0, 0.0
-        return SecondMoments(A, s[:, None], norms, scale)
+        n, m0, d = block.X.shape
+        A, s, norms = np.empty((n, m0, d)), np.empty((n, 1, d)), np.empty(n)
+        _moments(np.ascontiguousarray(block.X), np.ascontiguousarray(block.y), A, s, norms)
+        return SecondMoments(A, s, norms, 1.0 / (m0 * (m0 - 1)))
+
+
+@compiled
+def _moments(X, y, A, s, norms):  # type: ignore[no-untyped-def]
+    """The rows a_j and their sum for every user, and |Z_i|; zeros for users whose numbers overflow.
+
+    X (B, m0, d), y (B, m0) -> A (B, m0, d), s (B, 1, d), norms (B,).
+    """
+    users, m0, d = X.shape
+    for i in range(users):
+        total = s[i, 0]
+        for c in range(d):
+            total[c] = 0.0
+        for j in range(m0):
+            target = np.float64(y[i, j])
+            for c in range(d):
+                A[i, j, c] = target * X[i, j, c]
+                total[c] += A[i, j, c]
+        length, trace = dot(total, total), 0.0
+        square = length * length
+        for j in range(m0):
+            p, q = dot(A[i, j], total), dot(A[i, j], A[i, j])
+            square += q * q - 2.0 * p * p
+            trace += q
+            for other in range(j):
+                p = dot(A[i, j], A[i, other])
+                square += 2.0 * p * p
+        norms[i] = max(math.sqrt(max(square, 0.0)), CANCELLATION * (length + trace)) / (m0 * (m0 - 1))
+        if not (math.isfinite(norms[i]) and math.isfinite(square)):
+            norms[i] = 0.0
+            for c in range(d):
+                total[c] = 0.0
+                for j in range(m0):
+                    A[i, j, c] = 0.0
 
 
 @dataclass(frozen=True)
@@ -62,8 +90,8 @@ class SecondMoments:
         c = clip_factors(self.norms, clip) * self.scale
 
         def weighted(F: Array) -> Array:
-            rows = F.reshape(-1, d)
-            return np.asarray(rows.T @ (np.repeat(c, F.shape[1])[:, None] * rows))
+            rows = (np.sqrt(c)[:, None, None] * F).reshape(-1, d)
+            return np.asarray(rows.T @ rows)  # which BLAS knows to be symmetric: half the work
 
         Z = weighted(self.s) - weighted(self.A)
-        return svec((Z + Z.T) / 2.0), self.norms
+        return svec(Z), self.norms

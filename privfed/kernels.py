@@ -8,8 +8,10 @@ singular are flagged and done again by an exact pseudo-inverse in NumPy: rare, s
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -22,11 +24,22 @@ RANK_TOLERANCE = 1e-10
 """A Gram pivot below this fraction of the largest diagonal entry counts as zero."""
 LEVERAGE_TOLERANCE = 1e-6
 """Leave-one-out needs 1 - leverage above this, and pivots that leave it some correct digits."""
+CHUNK = 64
+"""Users whose examples are gone through twice in a row, so that the second time they are still in the cache."""
 
 TINY = float(np.finfo(np.float64).tiny)
 
 # Sums may be reordered (vector units), but NaN, infinity and division by zero behave as IEEE says.
 compiled = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"})
+
+
+@compiled
+def dot(x, u):  # type: ignore[no-untyped-def]
+    """<x, u> of vectors, for compiled code."""
+    s = 0.0
+    for c in range(len(x)):
+        s += x[c] * u[c]
+    return s
 
 
 @compiled
@@ -67,13 +80,9 @@ def _solve(L, x):  # type: ignore[no-untyped-def]
 @compiled
 def _gram(A, G):  # type: ignore[no-untyped-def]
     """Lower triangle of A A^T for A (rows, n) into G (rows, rows)."""
-    rows, n = A.shape
-    for a in range(rows):
+    for a in range(len(A)):
         for b in range(a + 1):
-            s = 0.0
-            for c in range(n):
-                s += A[a, c] * A[b, c]
-            G[a, b] = s
+            G[a, b] = dot(A[a], A[b])
 
 
 @compiled
@@ -115,68 +124,202 @@ def _lstsq(A, y, ridge, v, ok):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _leave_one_out(X, y, P, clip, total, norms, ok):  # type: ignore[no-untyped-def]
+def _gradients(X, y, UT, ranks, batches, scale, clip, total, norms, ok):  # type: ignore[no-untyped-def]
+    """Add the clipped gradients of all users to total (k, d); those flagged as not ok are left out.
+
+    Without ranks every example is judged by the head fitted without it. With ranks (users, m) the first of batches = (b', b)
+    fits the head, the next b examples judge it.
+    """
     users, m, d = X.shape
-    k = P.shape[2]
-    gradient = np.empty((k, d))
-    Q, W, V = np.empty((k, m)), np.empty((k, m)), np.empty((k, m))
-    G, L, z, e, rest = np.empty((k, k)), np.empty((k, k)), np.empty(k), np.empty(m), np.empty(m)
+    k = len(UT)
+    P, W, T = np.empty((k, m, CHUNK)), np.empty((k, m, CHUNK)), np.empty((m, CHUNK))
+    w, gradient = np.empty((k, m)), np.empty((k, d))
+    flat, sums = gradient.ravel(), total.ravel()
+    for start in range(0, users, CHUNK):
+        count = min(CHUNK, users - start)
+        for i in range(count):
+            for j in range(m):
+                T[j, i] = y[start + i, j]
+            _project(X[start + i], UT, P, i)
+        good = ok[start : start + count]
+        if len(ranks):
+            _two_batch_weights(P, T, ranks[start : start + count], batches, scale, W, good)
+        else:
+            _leave_one_out_weights(P, T, scale, W, good)
+        for i in range(count):
+            norms[start + i] = 0.0
+            if not good[i]:
+                continue
+            for a in range(k):
+                for j in range(m):
+                    w[a, j] = W[a, j, i]
+            _combine(w, X[start + i], gradient)
+            square = dot(flat, flat)
+            if not math.isfinite(square):
+                continue
+            norms[start + i] = math.sqrt(square)
+            factor = _clip_factor(norms[start + i], clip)
+            for c in range(len(flat)):
+                sums[c] += factor * flat[c]
+
+
+@compiled
+def _project(X, UT, P, user):  # type: ignore[no-untyped-def]
+    """P[a, j, user] = <u_a, x_j> for X (m, d), UT (k, d): two examples and two columns of U at a time, where there are two."""
+    m, d = X.shape
+    k = len(UT)
+    for a in range(0, k - 1, 2):
+        for j in range(0, m - 1, 2):
+            s, t, v, w = 0.0, 0.0, 0.0, 0.0
+            for c in range(d):
+                x, z, f, g = X[j, c], X[j + 1, c], UT[a, c], UT[a + 1, c]
+                s += x * f
+                t += x * g
+                v += z * f
+                w += z * g
+            P[a, j, user], P[a + 1, j, user], P[a, j + 1, user], P[a + 1, j + 1, user] = s, t, v, w
+        if m % 2:
+            P[a, m - 1, user], P[a + 1, m - 1, user] = dot(X[m - 1], UT[a]), dot(X[m - 1], UT[a + 1])
+    if k % 2:
+        for j in range(m):
+            P[k - 1, j, user] = dot(X[j], UT[k - 1])
+
+
+# What follows has users as the last axis, so that the processor does several of them at once.
+
+
+@compiled
+def _factors(P, L, ok, tolerance):  # type: ignore[no-untyped-def]
+    """P^T P = L L^T for every user, with reciprocals on L's diagonal: P (k, m, users), L (k, k, users), ok (users,)."""
+    k, m, _ = P.shape
+    users = len(ok)
+    largest = np.zeros(users)
+    for a in range(k):
+        for b in range(a + 1):
+            for i in range(users):
+                L[a, b, i] = 0.0
+            for j in range(m):
+                for i in range(users):
+                    L[a, b, i] += P[a, j, i] * P[b, j, i]
+        for i in range(users):
+            largest[i] = max(largest[i], L[a, a, i])
+    for a in range(k):
+        for b in range(a + 1):
+            for c in range(b):
+                for i in range(users):
+                    L[a, b, i] -= L[a, c, i] * L[b, c, i]
+            if a > b:
+                for i in range(users):
+                    L[a, b, i] *= L[b, b, i]
+        for i in range(users):
+            ok[i] &= L[a, a, i] > tolerance * largest[i]
+            L[a, a, i] = 1.0 / math.sqrt(L[a, a, i])
+
+
+@compiled
+def _leave_one_out_weights(P, y, scale, V, ok):  # type: ignore[no-untyped-def]
+    """The weight of each x_j in the user's gradient, scale r_j v_(-j), into V.
+
+    P, V (k, m, users), y (m, users), ok (users,).
+    """
+    k, m, _ = P.shape
+    users = len(ok)
+    L, W, z = np.empty((k, k, users)), np.empty((k, m, users)), np.zeros((k, users))
+    e, rest = np.empty((m, users)), np.ones((m, users))
+    for i in range(users):
+        ok[i] = m > k
+    _factors(P, L, ok, LEVERAGE_TOLERANCE)
+    # w_j = L^-1 p_j; z = sum w_j y_j; e = y - fit; rest = 1 - leverage.
+    for j in range(m):
+        for i in range(users):
+            e[j, i] = y[j, i]
+    for a in range(k):
+        for j in range(m):
+            for i in range(users):
+                W[a, j, i] = P[a, j, i]
+            for c in range(a):
+                for i in range(users):
+                    W[a, j, i] -= L[a, c, i] * W[c, j, i]
+            for i in range(users):
+                W[a, j, i] *= L[a, a, i]
+                z[a, i] += W[a, j, i] * y[j, i]
+                rest[j, i] -= W[a, j, i] * W[a, j, i]
+        for j in range(m):
+            for i in range(users):
+                e[j, i] -= W[a, j, i] * z[a, i]
+    for j in range(m):
+        for i in range(users):
+            ok[i] &= rest[j, i] >= LEVERAGE_TOLERANCE
+            e[j, i] /= rest[j, i]
+    # v_(-j) = L^-T (z - w_j e_j), then its weight, as r_j = -e_j.
+    for a in range(k - 1, -1, -1):
+        for j in range(m):
+            for i in range(users):
+                V[a, j, i] = z[a, i] - W[a, j, i] * e[j, i]
+            for c in range(a + 1, k):
+                for i in range(users):
+                    V[a, j, i] -= L[c, a, i] * V[c, j, i]
+            for i in range(users):
+                V[a, j, i] *= L[a, a, i]
+    for a in range(k):
+        for j in range(m):
+            for i in range(users):
+                V[a, j, i] *= -scale * e[j, i]
+
+
+@compiled
+def _two_batch_weights(P, y, ranks, batches, scale, V, ok):  # type: ignore[no-untyped-def]
+    """The weight of each x_j in the user's gradient, scale r_j v for those that judge and 0 for others, into V.
+
+    P, V (k, m, users), y (m, users), ranks (users, m), ok (users,).
+    """
+    k, m, _ = P.shape
+    users = len(ok)
+    head, end = batches[0], batches[0] + batches[1]
+    L, Q, v, r = np.empty((k, k, users)), np.empty((k, m, users)), np.zeros((k, users)), np.empty(users)
+    for j in range(m):
+        for a in range(k):
+            for i in range(users):
+                Q[a, j, i] = P[a, j, i] if ranks[i, j] < head else 0.0
+                v[a, i] += Q[a, j, i] * y[j, i]
+    for i in range(users):
+        ok[i] = True
+    _factors(Q, L, ok, RANK_TOLERANCE)
+    for a in range(k):
+        for c in range(a):
+            for i in range(users):
+                v[a, i] -= L[a, c, i] * v[c, i]
+        for i in range(users):
+            v[a, i] *= L[a, a, i]
+    for a in range(k - 1, -1, -1):
+        for c in range(a + 1, k):
+            for i in range(users):
+                v[a, i] -= L[c, a, i] * v[c, i]
+        for i in range(users):
+            v[a, i] *= L[a, a, i]
+    for j in range(m):
+        for i in range(users):
+            r[i] = -y[j, i]
+        for a in range(k):
+            for i in range(users):
+                r[i] += P[a, j, i] * v[a, i]
+        for i in range(users):
+            r[i] = scale * r[i] if head <= ranks[i, j] < end else 0.0
+        for a in range(k):
+            for i in range(users):
+                V[a, j, i] = r[i] * v[a, i]
+
+
+@compiled
+def _ranks(draws, ranks):  # type: ignore[no-untyped-def]
+    """The place 0..m-1 of each number among the user's own, ties by position: draws (users, m) -> ranks (users, m)."""
+    users, m = draws.shape
     for i in range(users):
         for j in range(m):
-            for a in range(k):
-                Q[a, j] = P[i, j, a]
-        _gram(Q, G)
-        ok[i] = m > k and _factor(G, L, LEVERAGE_TOLERANCE)
-        if not ok[i]:
-            continue
-        # w_j = L^-1 p_j; z = sum w_j y_j; e = y - fit; rest = 1 - leverage.
-        for j in range(m):
-            e[j] = y[i, j]
-            rest[j] = 1.0
-        for a in range(k):
-            for j in range(m):
-                W[a, j] = Q[a, j]
-            for c in range(a):
-                for j in range(m):
-                    W[a, j] -= L[a, c] * W[c, j]
-            s = 0.0
-            for j in range(m):
-                W[a, j] *= L[a, a]
-                s += W[a, j] * y[i, j]
-                rest[j] -= W[a, j] * W[a, j]
-            z[a] = s
-            for j in range(m):
-                e[j] -= W[a, j] * s
-        for j in range(m):
-            if rest[j] < LEVERAGE_TOLERANCE:
-                ok[i] = False
-            e[j] /= rest[j]
-        if not ok[i]:
-            continue
-        # v_(-j) = L^-T (z - w_j e_j), then the weight of x_j in the gradient: 2/m r_j v_(-j) with r_j = -e_j.
-        for a in range(k - 1, -1, -1):
-            for j in range(m):
-                V[a, j] = z[a] - W[a, j] * e[j]
-            for c in range(a + 1, k):
-                for j in range(m):
-                    V[a, j] -= L[c, a] * V[c, j]
-            for j in range(m):
-                V[a, j] *= L[a, a]
-        square = 0.0
-        for a in range(k):
-            for j in range(m):
-                V[a, j] *= -2.0 / m * e[j]
-            _combine(V[a], X[i], gradient[a])
-            for c in range(d):
-                square += gradient[a, c] * gradient[a, c]
-        if not math.isfinite(square):
-            norms[i] = 0.0
-            continue
-        norms[i] = math.sqrt(square)
-        factor = _clip_factor(norms[i], clip)
-        for a in range(k):
-            for c in range(d):
-                total[a, c] += factor * gradient[a, c]
+            place = 0
+            for c in range(m):
+                place += draws[i, c] < draws[i, j] or (draws[i, c] == draws[i, j] and c < j)
+            ranks[i, j] = place
 
 
 @compiled
@@ -189,17 +332,43 @@ def _clip_factor(norm, clip):  # type: ignore[no-untyped-def]
 
 @compiled
 def _combine(w, X, out):  # type: ignore[no-untyped-def]
-    """out = sum_j w_j x_j, two rows at a time. w (m,), X (m, d), out (d,)."""
+    """out_a = sum_j w_aj x_j, two rows of each at a time. w (k, m), X (m, d), out (k, d)."""
     m, d = X.shape
-    for c in range(d):
-        out[c] = 0.0
-    for j in range(0, m - 1, 2):
-        first, second = w[j], w[j + 1]
+    k = len(w)
+    for a in range(0, k - 1, 2):
         for c in range(d):
-            out[c] += first * X[j, c] + second * X[j + 1, c]
-    if m % 2:
+            out[a, c] = out[a + 1, c] = 0.0
+        for j in range(0, m - 1, 2):
+            p, q, r, s = w[a, j], w[a, j + 1], w[a + 1, j], w[a + 1, j + 1]
+            for c in range(d):
+                out[a, c] += p * X[j, c] + q * X[j + 1, c]
+                out[a + 1, c] += r * X[j, c] + s * X[j + 1, c]
+        if m % 2:
+            for c in range(d):
+                out[a, c] += w[a, m - 1] * X[m - 1, c]
+                out[a + 1, c] += w[a + 1, m - 1] * X[m - 1, c]
+    if k % 2:
         for c in range(d):
-            out[c] += w[m - 1] * X[m - 1, c]
+            out[k - 1, c] = 0.0
+        for j in range(m):
+            p = w[k - 1, j]
+            for c in range(d):
+                out[k - 1, c] += p * X[j, c]
+
+
+@compiled
+def _predictions(X, W, out):  # type: ignore[no-untyped-def]
+    users, m, _ = X.shape
+    for i in range(users):
+        for j in range(m):
+            out[i, j] = dot(X[i, j], W[i])
+
+
+def predictions(X: NDArray[Any], W: Array) -> Array:
+    """<x_j, w_i> for every user and example: X (B, m, d), W (B, d) -> (B, m), in double precision."""
+    out = np.empty(X.shape[:2])
+    _predictions(X, W, out)
+    return out
 
 
 def lstsq(A: Array, y: Array, ridge: float = 0.0) -> Array:
@@ -216,36 +385,88 @@ def lstsq(A: Array, y: Array, ridge: float = 0.0) -> Array:
 
 
 @dataclass(frozen=True)
-class LeaveOneOut:
-    """The users' contributions G_i^T = (2/m) sum_j r_j v_(-j) x_j^T: each example judged by the head fitted without it.
+class Gradients(ABC):
+    """Contributions G_i^T = sum_j w_ij x_j^T, (k, d) each: gradients in U of users' losses at their own heads.
 
-    X: (B, m, d), y: (B, m), P = X U: (B, m, k). All m heads of a user come from one factorisation P^T P = L L^T: with
-    w_j = L^-1 p_j, z = sum_j w_j y_j and e_j = (y_j - w_j^T z) / (1 - |w_j|^2), the residual is r_j = p_j^T v_(-j) - y_j = -e_j
-    and the head v_(-j) = L^-T (z - w_j e_j).
+    X: (B, m, d), y: (B, m), as they are stored, in single or double precision; U: (d, k). Everything is computed in double
+    precision, and clipping happens in the loop over users.
     """
 
     X: Array
     y: Array
-    P: Array
+    U: Array
 
-    def clipped(self, clip: float) -> tuple[Array, Array]:
-        """Sum (k, d) of the gradients scaled to norm at most clip, and their norms (B,); clipping happens in the loop."""
-        X, y, P = (np.ascontiguousarray(array) for array in (self.X, self.y, self.P))
-        total = np.zeros((P.shape[2], X.shape[2]))
-        norms, ok = np.empty(len(X)), np.empty(len(X), dtype=np.bool_)
-        _leave_one_out(X, y, P, float(clip), total, norms, ok)
+    def _clipped(self, clip: float, ranks: NDArray[np.int32], batches: tuple[int, int], scale: float) -> tuple[Array, Array]:
+        X, y, UT = (np.ascontiguousarray(array) for array in (self.X, self.y, self.U.T))
+        total, norms, ok = np.zeros(UT.shape), np.empty(len(X)), np.empty(len(X), dtype=np.bool_)
+        _gradients(X, y, UT, ranks, batches, float(scale), float(clip), total, norms, ok)
         if not ok.all():
-            bad = ~ok
-            rest, norms[bad] = Dense(self._min_norm(X[bad], y[bad], P[bad])).clipped(clip)
+            bad = np.flatnonzero(~ok)
+            rest, norms[bad] = Dense(self._min_norm(bad)).clipped(clip)
             total += rest
         return total, norms
 
-    @staticmethod
-    def _min_norm(X: Array, y: Array, P: Array) -> Array:
-        """G_i^T (B, k, d) by one minimum-norm fit for each left-out example: for rank-deficient users only."""
+    def _some(self, users: NDArray[np.intp]) -> tuple[Array, Array, Array]:
+        """X, y and P = X U of some users in double precision."""
+        X, y = (array[users].astype(np.float64) for array in (self.X, self.y))
+        return X, y, X @ self.U
+
+    @abstractmethod
+    def clipped(self, clip: float) -> tuple[Array, Array]:
+        """Sum (k, d) of the gradients scaled to norm at most clip, and their norms (B,)."""
+
+    @abstractmethod
+    def _min_norm(self, users: NDArray[np.intp]) -> Array:
+        """G_i^T (B', k, d) of users without a unique head, by heads of minimum norm: exact and slow."""
+
+
+@dataclass(frozen=True)
+class LeaveOneOut(Gradients):
+    """G_i^T = (2/m) sum_j r_j v_(-j) x_j^T: each example judged by the head fitted without it.
+
+    All m heads of a user come from one factorisation P^T P = L L^T of P = X U: with w_j = L^-1 p_j, z = sum_j w_j y_j and
+    e_j = (y_j - w_j^T z) / (1 - |w_j|^2), the residual is r_j = p_j^T v_(-j) - y_j = -e_j and the head
+    v_(-j) = L^-T (z - w_j e_j).
+    """
+
+    def clipped(self, clip: float) -> tuple[Array, Array]:
+        """Sum (k, d) of the gradients scaled to norm at most clip, and their norms (B,)."""
+        return self._clipped(clip, np.empty((0, 0), np.int32), (0, 0), 2.0 / self.y.shape[1])
+
+    def _min_norm(self, users: NDArray[np.intp]) -> Array:
+        X, y, P = self._some(users)
         V = leave_one_out_heads(P, y)
         r = np.vecdot(P, V) - y
         return (2.0 / y.shape[1]) * np.matmul((V * r[..., None]).transpose(0, 2, 1), X)
+
+
+@dataclass(frozen=True)
+class TwoBatches(Gradients):
+    """G_i^T = loss (2/b) sum_{j in B'} r_j v x_j^T, with the head v fitted on another, disjoint batch B.
+
+    draws: (B, m) numbers whose order says which examples are in which batch: the smallest `head` fit, the next `batch` judge.
+    """
+
+    draws: Array
+    head: int
+    batch: int
+    loss: float = 1.0
+
+    def clipped(self, clip: float) -> tuple[Array, Array]:
+        """Sum (k, d) of the gradients scaled to norm at most clip, and their norms (B,)."""
+        ranks = np.empty(self.draws.shape, np.int32)
+        _ranks(self.draws, ranks)
+        return self._clipped(clip, ranks, (self.head, self.batch), 2.0 * self.loss / self.batch)
+
+    def _min_norm(self, users: NDArray[np.intp]) -> Array:
+        X, y, P = self._some(users)
+        order = np.argsort(self.draws[users], axis=1, kind="stable")
+        head, other = order[:, : self.head], order[:, self.head : self.head + self.batch]
+        v = lstsq(np.take_along_axis(P, head[..., None], 1), np.take_along_axis(y, head, 1))
+        r = np.vecdot(np.take_along_axis(P, other[..., None], 1), v[:, None, :]) - np.take_along_axis(y, other, 1)
+        weights = np.zeros(y.shape)
+        np.put_along_axis(weights, other, (2.0 * self.loss / self.batch) * r, 1)
+        return v[:, :, None] * np.matmul(weights[:, None, :], X)
 
 
 def leave_one_out_heads(P: Array, y: Array) -> Array:
@@ -253,18 +474,6 @@ def leave_one_out_heads(P: Array, y: Array) -> Array:
     m = y.shape[1]
     kept = [np.arange(m) != j for j in range(m)]
     return np.stack([lstsq(P[:, others], y[:, others]) for others in kept], axis=1)
-
-
-def two_batch_gradients(X: Array, y: Array, P: Array, head: NDArray[np.intp], other: NDArray[np.intp]) -> Array:
-    """G_i^T = (2/b) sum_{j in other} r_j v x_j^T for every user, with the head v fitted on the examples in `head`.
-
-    X: (B, m, d), y: (B, m), P = X U: (B, m, k), head: (B, b'), other: (B, b) indices of examples -> (B, k, d).
-    """
-    v = lstsq(np.take_along_axis(P, head[..., None], 1), np.take_along_axis(y, head, 1))
-    r = np.vecdot(np.take_along_axis(P, other[..., None], 1), v[:, None, :]) - np.take_along_axis(y, other, 1)
-    weights = np.zeros(y.shape)
-    np.put_along_axis(weights, other, (2.0 / other.shape[1]) * r, 1)
-    return v[:, :, None] * np.matmul(weights[:, None, :], X)
 
 
 def _pinv(A: Array, ridge: float) -> Array:
@@ -277,8 +486,11 @@ def _pinv(A: Array, ridge: float) -> Array:
 
 
 @cache
-def prepare() -> None:
-    """Load the compiled kernels, compiling them on a machine's first use, so that no round waits for it."""
+def prepare(stored: type = np.float32) -> None:
+    """Load the compiled kernels, compiling them on a machine's first use, so that no round waits for it.
+
+    stored: how examples are stored; simulated ones in single precision, a user's own rows in double.
+    """
     X, y = np.ones((1, 3, 1)), np.ones((1, 3))
-    LeaveOneOut(X, y, X).clipped(1.0)
+    LeaveOneOut(X.astype(stored), y.astype(stored), X[0, :1]).clipped(1.0)
     lstsq(X, y)

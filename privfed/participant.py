@@ -33,6 +33,7 @@ from privfed.data.cohort import Cohort
 from privfed.data.rows import has_users, read_rows
 from privfed.errors import ConfigError, PrivfedError
 from privfed.heads import HeadStore
+from privfed.kernels import prepare
 from privfed.linalg import Array
 from privfed.nodes import NodeFactory
 from privfed.runtimes.door import prove
@@ -151,6 +152,7 @@ class Participant:
             registered = None if settings["published"] else last - first
             users = self.rows.read(self.identity.name, registered, settings)
             names = {first + i: name for i, name in enumerate(users)}
+            prepare(np.float64)
             self.client = factory.serving(self._own_cohort(list(users.values()), first))
         if self.rows is not None and not self.client.takes_rows:
             raise ConfigError(
@@ -163,7 +165,7 @@ class Participant:
         self._settings, self._error = text, settings["error"]
         who = f"{last - first:,} simulated user(s)" if self.rows is None else f"{len(names):,} user(s)"
         did = f"got the model published by {settings['about']}" if settings["published"] else f"joined {settings['about']}"
-        rows = f" and {self.client.cohort.X.shape[1]} rows each" if hasattr(self.client.cohort, "X") else ""
+        rows = f" and {self.client.cohort.shape[1]} rows each" if hasattr(self.client.cohort, "shape") else ""
         self.say(f"{self.identity.name}: {did}, with {who}{rows}")
 
     def _own_cohort(self, users: list[tuple[Array, Array]], first: int) -> Cohort:

@@ -66,9 +66,8 @@ def test_ridge_solves_the_normal_equations(problem, ridge):
 def test_leave_one_out_gradients_equal_refitting_without_each_example(problem):
     X, y, U = problem
     wanted = [naive.leave_one_out_gradient(x, t, U) for x, t in zip(X, y, strict=True)]
-    P = X @ U
     for i, G in enumerate(wanted):
-        total, norms = kernels.LeaveOneOut(X[i : i + 1], y[i : i + 1], P[i : i + 1]).clipped(1e300)
+        total, norms = kernels.LeaveOneOut(X[i : i + 1], y[i : i + 1], U).clipped(1e300)
         same([total.T], [G], 1e-5)
         same(norms, [np.linalg.norm(G)], 1e-5)
 
@@ -77,7 +76,7 @@ def test_leave_one_out_gradients_equal_refitting_without_each_example(problem):
 @given(users(), st.floats(1e-3, 1e3))
 def test_clipping_in_the_loop_is_clipping_one_by_one(problem, clip):
     X, y, U = problem
-    total, norms = kernels.LeaveOneOut(X, y, X @ U).clipped(clip)
+    total, norms = kernels.LeaveOneOut(X, y, U).clipped(clip)
     wanted = sum(naive.clip(naive.leave_one_out_gradient(x, t, U), clip) for x, t in zip(X, y, strict=True))
     np.testing.assert_allclose(total.T, wanted, atol=1e-4 * clip)
     assert len(norms) == len(X)
@@ -93,24 +92,61 @@ def test_both_forms_of_the_clip_factor_agree(norm, clip):
 def test_two_batch_gradients_equal_the_paper_line_by_line(problem, data):
     X, y, U = problem
     B, m, _ = X.shape
-    split = data.draw(st.integers(1, m - 1))
-    order = np.argsort(np.random.default_rng(0).random((B, m)), axis=1)
-    head, other = order[:, :split], order[:, split:]
-    G = kernels.two_batch_gradients(X, y, X @ U, head, other)
-    wanted = [naive.two_batch_gradient(X[i], y[i], U, head[i], other[i]) for i in range(B)]
-    same(G.transpose(0, 2, 1), wanted, 1e-5)
+    head = data.draw(st.integers(1, m - 1))
+    batch = data.draw(st.integers(1, m - head))
+    draws = np.random.default_rng(0).random((B, m))
+    order = np.argsort(draws, axis=1)
+    for i in range(B):
+        G = naive.two_batch_gradient(X[i], y[i], U, order[i, :head], order[i, head : head + batch])
+        own = kernels.TwoBatches(X[i : i + 1], y[i : i + 1], U, draws[i : i + 1], head, batch)
+        total, norms = own.clipped(1e300)
+        same([total.T], [G], 1e-5)
+        same(norms, [np.linalg.norm(G)], 1e-5)
+
+
+def test_many_users_are_the_sum_of_each_by_itself():
+    """More than go through the cache at a time, some without a unique head."""
+    rng = np.random.default_rng(3)
+    B, m, d = 3 * kernels.CHUNK + 5, 7, 6
+    X, y, U = rng.standard_normal((B, m, d)), rng.standard_normal((B, m)), np.linalg.qr(rng.standard_normal((d, 3)))[0]
+    X[10], X[70, 1:], X[-1] = 0.0, X[70, 0], X[-1, 0]
+    draws = rng.random((B, m))
+    for kind in (
+        lambda i: kernels.LeaveOneOut(X[i], y[i], U),
+        lambda i: kernels.TwoBatches(X[i], y[i], U, draws[i], 4, 3, 0.5),
+    ):
+        total, norms = kind(slice(None)).clipped(0.7)
+        each = [kind(slice(i, i + 1)).clipped(0.7) for i in range(B)]
+        np.testing.assert_allclose(total, sum(part for part, _ in each), rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(norms, [float(norm[0]) for _, norm in each], rtol=1e-12, atol=1e-12)
+
+
+@given(st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.75]), min_size=1, max_size=8))
+def test_ranks_are_places_in_order_with_ties_by_position(numbers):
+    draws, ranks = np.array([numbers]), np.empty((1, len(numbers)), np.int32)
+    kernels._ranks(draws, ranks)
+    np.testing.assert_array_equal(np.argsort(ranks[0]), np.argsort(draws[0], kind="stable"))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_stored_numbers_are_used_as_they_are(dtype):
+    rng = np.random.default_rng(4)
+    X, y = rng.standard_normal((5, 6, 4)).astype(dtype), rng.standard_normal((5, 6)).astype(dtype)
+    U = np.linalg.qr(rng.standard_normal((4, 2)))[0]
+    found = kernels.LeaveOneOut(X, y, U).clipped(0.3)[0]
+    wanted = kernels.LeaveOneOut(X.astype(np.float64), y.astype(np.float64), U).clipped(0.3)[0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-13, atol=1e-15)
 
 
 def test_the_gradient_is_the_derivative_of_the_loss():
     rng = np.random.default_rng(1)
     X, y, U = rng.standard_normal((1, 8, 5)), rng.standard_normal((1, 8)), rng.standard_normal((5, 2))
-    head, other = np.arange(4)[None], np.arange(4, 8)[None]
     v = kernels.lstsq((X @ U)[:, :4], y[:, :4])[0]
 
     def loss(U):
         return np.mean((X[0, 4:] @ U @ v - y[0, 4:]) ** 2)
 
-    G = kernels.two_batch_gradients(X, y, X @ U, head, other)[0].T
+    G = kernels.TwoBatches(X, y, U, np.arange(8.0)[None], 4, 4).clipped(1e300)[0].T
     for i, j in np.ndindex(U.shape):
         E = np.zeros_like(U)
         E[i, j] = 1e-6
@@ -119,5 +155,5 @@ def test_the_gradient_is_the_derivative_of_the_loss():
 
 def test_no_users_is_no_problem():
     assert kernels.lstsq(np.empty((0, 3, 2)), np.empty((0, 3))).shape == (0, 2)
-    nobody = kernels.LeaveOneOut(np.empty((0, 3, 4)), np.empty((0, 3)), np.empty((0, 3, 2)))
+    nobody = kernels.LeaveOneOut(np.empty((0, 3, 4)), np.empty((0, 3)), np.empty((4, 2)))
     np.testing.assert_array_equal(nobody.clipped(1.0)[0], np.zeros((2, 4)))

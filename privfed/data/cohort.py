@@ -19,6 +19,9 @@ from privfed.models.errors import Scale
 BLOCK = 1024
 """Users are numbered in public blocks of this size; randomness that concerns users is keyed by block."""
 
+BYTES = 1 << 21
+"""Of examples that are worked on at a time."""
+
 Ids = NDArray[np.int64]
 
 
@@ -62,6 +65,11 @@ class Cohort:
     def __len__(self) -> int:
         return len(self.X)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(n, m, d)."""
+        return self.X.shape
+
     def __getitem__(self, users: slice | Ids) -> Cohort:
         """Some of the users, with everything as it is stored."""
         truth = None if self.truth is None else self.truth[users]
@@ -82,14 +90,28 @@ class Cohort:
         X[broken], y[broken] = 0.0, target
         return replace(self, X=X, y=y)
 
-    def blocks(self, examples: slice = slice(None), users: Ids | None = None, bytes_each: int = 1 << 21) -> Iterator[Cohort]:
-        """Users (all, or those at the given places) with some of their examples, so many that they fit a processor's cache."""
-        size = int(np.clip(bytes_each // max(1, self.X[0].nbytes), 64, 4096)) if len(self) else 1
+    def exact(self) -> Cohort:
+        """The same as contiguous numbers in double precision; nothing is copied where they are so already."""
+        X, y = (np.ascontiguousarray(array, dtype=np.float64) for array in (self.X, self.y))
+        return replace(self, X=X, y=y)
+
+    def blocks(
+        self, examples: slice = slice(None), users: Ids | None = None, bytes_each: int = BYTES, exact: bool = True
+    ) -> Iterator[Cohort]:
+        """Users (all, or those at the given places) with some of their examples, so many that they fit a processor's cache.
+
+        exact: in double precision, otherwise as they are stored.
+        """
+        size = users_within(bytes_each, self.X[0].nbytes) if len(self) else 1
         for start in range(0, len(self) if users is None else len(users), size):
-            part = slice(start, start + size) if users is None else users[start : start + size]
-            truth = None if self.truth is None else self.truth[part]
-            X, y = (np.ascontiguousarray(array[part][:, examples], dtype=np.float64) for array in (self.X, self.y))
-            yield Cohort(self.ids[part], X, y, truth)
+            block = self[slice(start, start + size) if users is None else users[start : start + size]]
+            block = replace(block, X=block.X[:, examples], y=block.y[:, examples])
+            yield block.exact() if exact else block
+
+
+def users_within(total: int, each: int) -> int:
+    """How many users of so many bytes each are worked on at a time."""
+    return int(np.clip(total // max(1, each), 64, 4096))
 
 
 def spread(n: int, nodes: int) -> list[range]:

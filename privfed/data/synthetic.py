@@ -1,20 +1,22 @@
 """PMPR's problem: y = <x, U* v_i*> + R noise, features of identity covariance, heads v_i* of chosen condition number.
 
-Users are drawn by public blocks, each from streams keyed by (seed, purpose, block), row by row: user i has the same
-data whatever n is, however users are spread over nodes, and a node makes only the blocks its own users lie in.
+Every number is a function of the seed, its purpose and its place: user i has the same data whatever n is, however users are
+spread over nodes, and whether they are kept in memory or made again whenever they are needed (data.stream=true).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
 
-from privfed.data.cohort import BLOCK, Cohort, Ids
-from privfed.errors import ConfigError, check_number, check_whole, nearest
+from privfed.counted import Floats, Stream
+from privfed.data.cohort import Cohort, Ids, users_within
+from privfed.data.stream import Streamed
+from privfed.errors import ConfigError, check_flag, check_number, check_whole, nearest
+from privfed.kernels import predictions
 from privfed.keyed import generator
 from privfed.linalg import Array, dist, retraction
 from privfed.models.errors import LOGARITHMIC, Scale
@@ -24,12 +26,17 @@ FEATURES = ("gaussian", "rademacher", "uniform", "mixed")
 
 @dataclass(frozen=True)
 class LinearTruth:
-    """The true predictors W_star (B, d), which lie in the column space of U_star (d, k)."""
+    """The true heads V_star (B, k) on the true representation U_star (d, k)."""
 
     scale: ClassVar[Scale] = LOGARITHMIC
 
-    W_star: Array
+    V_star: Array
     U_star: Array
+
+    @property
+    def W_star(self) -> Array:
+        """The true predictors (B, d)."""
+        return self.V_star @ self.U_star.T
 
     def errors(self, W: Array) -> Array:
         """|w_i - w_i*|^2: the excess population MSE in closed form, as features have identity covariance."""
@@ -37,7 +44,7 @@ class LinearTruth:
 
     def __getitem__(self, users: slice | Ids) -> LinearTruth:
         """Some of the users."""
-        return LinearTruth(self.W_star[users], self.U_star)
+        return LinearTruth(self.V_star[users], self.U_star)
 
 
 class Synthetic:
@@ -45,7 +52,8 @@ class Synthetic:
 
     features: gaussian, rademacher (+-1), uniform (on [-sqrt 3, sqrt 3]) or mixed (user i has the kind i mod 3): all
     sub-Gaussian with identity covariance. condition: ratio of the largest to the smallest singular value of the
-    matrix of heads V*, in expectation. R: standard deviation of the label noise.
+    matrix of heads V*, in expectation. R: standard deviation of the label noise. stream: make users anew whenever they are
+    needed instead of keeping them in memory.
     """
 
     simulated = True
@@ -54,7 +62,9 @@ class Synthetic:
     error, scale = "mse", LinearTruth.scale
     """Population MSE: a user's error is its excess over the noise that no predictor can explain."""
 
-    def __init__(self, n: int, m: int, d: int, k: int, R: float, features: str, condition: float, seed: int) -> None:
+    def __init__(
+        self, n: int, m: int, d: int, k: int, R: float, features: str, condition: float, seed: int, stream: bool = False
+    ) -> None:
         for key, value in (("data.n", n), ("data.m", m), ("data.d", d), ("data.k", k)):
             check_whole(key, value)
         if k > d:
@@ -65,14 +75,17 @@ class Synthetic:
             raise ConfigError.of("data.features", features, nearest(str(features), FEATURES))
         self.n, self.m, self.d, self.k, self.R = n, m, d, k, float(R)
         self.features, self.seed = features, seed
+        self.stream = check_flag("data.stream", stream)
         self.floor = self.R**2
         self.scales = condition ** -np.linspace(0.0, 1.0, k) if k > 1 else np.ones(1)
         self.U_star = retraction(generator(seed, "representation").standard_normal((d, k)))
-        self._block = lru_cache(maxsize=4)(self._make_block)
 
-    def cohort(self, first: int, last: int) -> Cohort:
+    def cohort(self, first: int, last: int) -> Cohort | Streamed:
         """Users first..last-1."""
-        return self._users("user", first, last)
+        if not self.stream:
+            return self._users("user", first, last)
+        shape, truth = (last - first, self.m, self.d), LinearTruth(np.empty((0, self.k)), self.U_star)
+        return Streamed(self._made, first, last, shape, 4 * self.m * self.d, truth)
 
     def validation(self, users: int = 1024) -> Cohort:
         """Fresh users of the same population who never take part: judging a model on them costs no privacy."""
@@ -82,39 +95,36 @@ class Synthetic:
         """Principal-angle distance of a published representation to the true one."""
         return {"dist": dist(model["U"], self.U_star)} if "U" in model else {}
 
+    def _made(self, first: int, last: int) -> Cohort:
+        return self._users("user", first, last)
+
     def _users(self, purpose: str, first: int, last: int) -> Cohort:
-        X = np.empty((last - first, self.m, self.d))
-        y, W = np.empty((last - first, self.m)), np.empty((last - first, self.d))
-        for block in range(first // BLOCK, -(-last // BLOCK)):
-            start = block * BLOCK
-            a, b = max(first, start), min(last, start + BLOCK)
-            rows = min(BLOCK, self.n - start) if purpose == "user" else BLOCK
-            made = self._block(purpose, block, rows)
-            for mine, whole in zip((X, y, W), made, strict=True):
-                mine[a - first : b - first] = whole[a - start : b - start]
-        return Cohort(np.arange(first, last), X, y, LinearTruth(W, self.U_star))
+        n, m, d = last - first, self.m, self.d
+        V = self._normals(purpose, "heads", first, (n, self.k)) * self.scales
+        X, y = np.empty((n, m, d), np.float32), np.empty((n, m), np.float32)
+        size = users_within(1 << 20, X[:1].nbytes)
+        for start in range(0, n, size):  # targets are made while the examples are in the cache
+            part = slice(start, start + size)
+            self._features(purpose, first + start, X[part])
+            noise = self._normals(purpose, "labels", first + start, y[part].shape)
+            y[part] = predictions(X[part], V[part] @ self.U_star.T) + self.R * noise
+        return Cohort(np.arange(first, last), X, y, LinearTruth(V, self.U_star))  # type: ignore[arg-type]
 
-    def _make_block(self, purpose: str, block: int, rows: int) -> tuple[Array, Array, Array]:
-        """X (rows, m, d), y (rows, m) and W* (rows, d) of one public block."""
+    def _normals(self, purpose: str, name: str, first: int, shape: tuple[int, ...]) -> Array:
+        """Normal numbers (users, count) of the users first, first + 1, ..."""
+        made: Floats = np.empty(shape, np.float32)
+        return Stream(self.seed, purpose, name).normals(first * made[0].size, made).astype(np.float64)
 
-        def stream(name: str) -> np.random.Generator:
-            return generator(self.seed, purpose, name, block)
-
-        V = stream("heads").standard_normal((rows, self.k)) * self.scales
-        W = V @ self.U_star.T
-        X = self._features(stream, rows, block * BLOCK)
-        y = np.matmul(X, W[..., None])[..., 0] + self.R * stream("labels").standard_normal((rows, self.m))
-        return X, y, W
-
-    def _features(self, stream, rows: int, first: int) -> Array:  # type: ignore[no-untyped-def]
-        shape = (rows, self.m, self.d)
-        if self.features == "uniform":
-            return stream("uniform").uniform(-math.sqrt(3), math.sqrt(3), shape)
-        X = stream("features").standard_normal(shape)
-        if self.features == "rademacher":
-            return np.where(X < 0, -1.0, 1.0)
-        if self.features == "mixed":
-            kind = (first + np.arange(rows)) % 3
-            X[kind == 1] = np.where(X[kind == 1] < 0, -1.0, 1.0)
-            X[kind == 2] = stream("uniform").uniform(-math.sqrt(3), math.sqrt(3), shape)[kind == 2]
-        return X
+    def _features(self, purpose: str, first: int, X: Floats) -> None:
+        """The examples X (users, m, d) of the users first, first + 1, ..."""
+        place = first * self.m * self.d
+        kind = (first + np.arange(len(X))) % 3 if self.features == "mixed" else None
+        if self.features != "uniform":
+            Stream(self.seed, purpose, "features").normals(place, X)
+        if self.features in ("rademacher", "mixed"):
+            signs = slice(None) if kind is None else kind == 1
+            X[signs] = np.copysign(np.float32(1), X[signs])
+        if self.features in ("uniform", "mixed"):
+            flat = slice(None) if kind is None else kind == 2
+            uniform = Stream(self.seed, purpose, "uniform").uniforms(place, np.empty_like(X))
+            X[flat] = np.float32(math.sqrt(12)) * (uniform[flat] - np.float32(0.5))
