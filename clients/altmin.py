@@ -9,7 +9,7 @@
 head that has seen it: W_j = v_(-j) x_j^T.
 
 A_i is never formed: it has rank at most m, the sum over users is one matrix product of the rows W_j, and
-|A_i|_F = |K|_F / m with K_jl = <W_j, W_l>.
+|A_i|_F = |K|_F / m with K_jl = <W_j, W_l> = <v_j, v_l> <x_j, x_l>.
 The clip norms bound |A_i|_F and |b_i| themselves, and a user who must be scaled down is scaled down in both by the same factor:
 the two sums then remain those of one weighted least-squares problem, with the same solution where all users agree. With
 eta_c and zeta the paper's bounds eta_c^2 and eta_c zeta hold for any user, whatever it has, but they are reached only when
@@ -77,30 +77,31 @@ class AltMinClient(LinearClient):
         r = y - np.vecdot(P, V) if self.target == "residuals" else y
         if self.zeta is not None:
             r = np.clip(r, -self.zeta, self.zeta)
-        rows = (V[..., None] * X[:, :, None, :]).reshape(*y.shape, -1)
-        products = np.matmul((r / r.shape[1])[:, None, :], rows)[:, 0]
-        K = np.matmul(rows, rows.transpose(0, 2, 1))
+        products = np.matmul((V * (r / r.shape[1])[..., None]).transpose(0, 2, 1), X).reshape(len(X), -1)
+        K = np.matmul(V, V.transpose(0, 2, 1)) * np.matmul(X, X.transpose(0, 2, 1))
         norms = np.stack([np.sqrt(np.sum(K * K, axis=(1, 2))) / y.shape[1], Dense(products).norms()])
         overflow = ~np.isfinite(norms).all(axis=0)
-        rows[overflow], products[overflow], norms[:, overflow] = 0.0, 0.0, 0.0
+        if overflow.any():
+            V, X = (np.where(overflow[:, None, None], 0.0, array) for array in (V, X))
+            products[overflow], norms[:, overflow] = 0.0, 0.0
         weight = np.ones(len(X))
         if config["release"]:
             weight = np.min([clip_factors(*pair) for pair in zip(norms, np.frombuffer(config["clip"]), strict=True)], axis=0)
-        moments = Moments(rows * np.sqrt(weight)[:, None, None], norms[0] * weight)
+        moments = Moments(V * np.sqrt(weight)[:, None, None], X, norms[0] * weight)
         return Scaled(moments, norms[0]), Scaled(Dense(products * weight[:, None]), norms[1])
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Contributions A_i = mean_j W_j W_j^T by the rows W_j: (B, m, k d), with their norms (B,)."""
+    """Contributions A_i = mean_j W_j W_j^T with W_j = v_j x_j^T: V (B, m, k), X (B, m, d), and their norms (B,)."""
 
-    rows: Array
+    V: Array
+    X: Array
     norms: Array
 
     def clipped(self, clip: float) -> tuple[Array, Array]:
         """svec of the clipped sum, k d (k d + 1) / 2 numbers, and the norms."""
-        _, m, size = self.rows.shape
-        c = clip_factors(self.norms, clip) / m
-        rows = self.rows.reshape(-1, size)
-        A = rows.T @ (np.repeat(c, m)[:, None] * rows)
-        return svec((A + A.T) / 2.0), self.norms
+        _, m, k = self.V.shape
+        V = self.V * np.sqrt(clip_factors(self.norms, clip) / m)[:, None, None]
+        rows = (V[..., None] * self.X[:, :, None, :]).reshape(-1, k * self.X.shape[2])
+        return svec(rows.T @ rows), self.norms
