@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -22,8 +23,8 @@ from privfed.files import write_atomically
 FILE = "checkpoint.npz"
 
 
-def save(folder: Path, strategy: Any, rows: list[dict[str, Any]]) -> None:
-    """Keep the state after a step."""
+def save(folder: Path, strategy: Any, rows: Sequence[str]) -> None:
+    """Keep the state after a step. rows: what was recorded of each step so far, as JSON, so that none is encoded twice."""
     arrays = {f"shared_{i}": array for i, array in enumerate(strategy.shared)}
     arrays |= {f"memory_{name}": array for name, array in strategy.memory().items()}
     facts = {
@@ -33,10 +34,10 @@ def save(folder: Path, strategy: Any, rows: list[dict[str, Any]]) -> None:
         "notes": [] if strategy.init is None else list(strategy.init.notes),
         "releases": len(strategy.federation.gate.ledger.releases),
         "chain": strategy.federation.gate.ledger.chain,
-        "rows": rows,
     }
+    text = f'{json.dumps(facts)[:-1]}, "rows": [{", ".join(rows)}]}}'
     content = io.BytesIO()
-    np.savez(content, facts=np.frombuffer(json.dumps(facts).encode(), dtype=np.uint8), **arrays)
+    np.savez(content, facts=np.frombuffer(text.encode(), dtype=np.uint8), **arrays)
     write_atomically(folder / FILE, content.getvalue())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable
@@ -90,17 +91,21 @@ class Experiment:
         resume: go on with the interrupted run in the folder instead of starting anew.
         """
 
+        written: list[str] = []
+
         def record(row: dict[str, Any]) -> None:
             row["seconds"] = self._told(row["seconds"])
             self.rows.append(row)
             if folder is not None:
-                checkpoint.save(folder, self.strategy, self.rows)
+                written.append(json.dumps(row))
+                checkpoint.save(folder, self.strategy, written)
             on_step(row)
 
         if folder is not None and hasattr(self.data, "fingerprint"):
             keep_fingerprint(folder, self.data.fingerprint, resume)
         if folder is not None and resume:
             self.rows = checkpoint.restore(folder, self.strategy)
+            written = [json.dumps(row) for row in self.rows]
         elif folder is not None:
             self.ledger.open(folder / "ledger.jsonl")
         if folder is not None and self.remembers and self.simulated:

@@ -59,7 +59,7 @@ def killed(experiment, folder, resume, after, between):
     save = checkpoint.save
 
     def saving(where, strategy, rows):
-        if rows[-1]["step"] == between:
+        if strategy.done == between:
             raise KilledError
         save(where, strategy, rows)
 
