@@ -60,7 +60,10 @@ def attached(address: str | None, verbose: bool) -> Iterator[Any]:
     ray._private.worker._worker_logs_enabled = verbose  # lost processes would be reported in spite of log_to_driver
     settings: dict[str, Any] = {"log_to_driver": verbose}
     settings["logging_level"] = logging.INFO if verbose else logging.ERROR
+    constants = ray._private.ray_constants
+    reachable = constants.ENABLE_RAY_CLUSTER
     if address is None:
+        constants.ENABLE_RAY_CLUSTER = False  # Ray then listens on loopback instead of every interface
         settings |= {"address": "local", "num_cpus": cores(), "object_store_memory": STORE_BYTES, "include_dashboard": False}
     else:
         settings["address"] = address = _answering(address)
@@ -73,6 +76,7 @@ def attached(address: str | None, verbose: bool) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+        constants.ENABLE_RAY_CLUSTER = reachable
 
 
 def _answering(address: str) -> str:

@@ -213,6 +213,13 @@ def test_without_ray_one_is_told_how_to_install_it_and_plans_do_not_load_it(ray)
     assert done.returncode == 0 and "nothing was released" in done.stdout, done.stderr
 
 
+def test_a_ray_of_our_own_listens_on_loopback_only(ray):
+    told = "print(settings['address'], ray._private.services.get_node_ip_address()); sys.exit(0)"
+    code = f"import ray, sys\ndef init(**settings): {told}\nray.init = init\nfrom privfed.run import main; main()"
+    done = ray(*SIZE, "runtime.nodes=1", code=code)
+    assert done.stdout.splitlines()[-1] == "local 127.0.0.1", done.stderr
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [
