@@ -1,10 +1,10 @@
-# make run | test | lint | bench: each makes the environment it needs.
+# make run | test | lint | bench | benchmarks: each makes the environment it needs.
 export FLWR_TELEMETRY_ENABLED := 0
 export RAY_USAGE_STATS_ENABLED := 0
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup run test lint bench browser clean
+.PHONY: setup run test lint bench benchmarks browser clean
 
 setup: .venv/ready
 
@@ -33,8 +33,13 @@ browser:
 			&& echo "installed chromium for the tests of pages" || echo "no chromium: tests of pages will be skipped"; \
 	else echo "no chromium: tests of pages will be skipped"; fi
 
+# Measures everything and compares it with the last committed figures: make bench BENCH="--quick --only limits rivals"
 bench: setup
-	$(BIN)/python scripts/bench.py
+	$(BIN)/python scripts/bench.py $(BENCH)
+
+# The same, and writes docs/benchmarks.md, its picture and a line of docs/benchmarks.jsonl; with ten million users, too.
+benchmarks: setup
+	$(BIN)/python scripts/bench.py --long --write $(BENCH)
 
 clean:
 	rm -rf .venv build *.egg-info

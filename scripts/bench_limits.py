@@ -13,14 +13,13 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from bench_table import Column, Row, Section
 from numba import njit
 from rich.console import Console
-from rich.table import Table
 from threadpoolctl import threadpool_limits
 
 from privfed.config import compose
@@ -30,7 +29,6 @@ ENTRIES = 2**25
 """Of each array of the triad, 256 MB: far more than any cache holds."""
 GEMM = 2048
 TRIES = 5
-Row = dict[str, Any]
 
 compiled = njit(nogil=True, fastmath=True)
 
@@ -71,14 +69,28 @@ def bandwidth(threads: int, entries: int = ENTRIES) -> dict[str, float]:
     return {"triad": 3 * arrays[0].nbytes / triad, "read": 2 * arrays[0].nbytes / read}
 
 
+def product_seconds(A: Any, B: Any, threads: int, tries: int = TRIES) -> float:
+    """Of A^T B (with A for B NumPy makes use of symmetry), by the faster of two ways to use the threads.
+
+    BLAS's own threads wait for each other in a loop, which on a busy machine takes longer than one thread alone; so rows are
+    also shared out among Python's threads, with one of BLAS each.
+    """
+    out = np.empty((A.shape[1], B.shape[1]), A.dtype)
+    with threadpool_limits(threads):
+        together = best(lambda: np.matmul(A.T, B, out=out), tries)
+    edges = [len(A) * i // threads for i in range(threads + 1)]
+    with threadpool_limits(1), ThreadPoolExecutor(threads) as pool:
+        parts = list(pairwise(edges))
+        shared = best(lambda: sum(pool.map(lambda part: A[slice(*part)].T @ B[slice(*part)], parts)), tries)
+    return min(together, shared)
+
+
 def gemm(threads: int, size: int = GEMM) -> dict[str, float]:
     """Floating-point operations a second of a matrix product."""
     speeds = {}
     for dtype in (np.float64, np.float32):
-        A = np.random.default_rng(0).standard_normal((size, size)).astype(dtype)
-        C = np.empty_like(A)
-        with threadpool_limits(threads):
-            speeds[f"gemm {np.dtype(dtype).name}"] = 2 * size**3 / best(partial(np.matmul, A, A, out=C))
+        A, B = (np.random.default_rng(i).standard_normal((size, size)).astype(dtype) for i in range(2))
+        speeds[f"gemm {np.dtype(dtype).name}"] = 2 * size**3 / product_seconds(A, B, threads)
     return speeds
 
 
@@ -116,25 +128,33 @@ def against_limits(n: int, rounds: int, overrides: Sequence[str] = (), entries: 
     for name, limit in best_of.items():
         unit = "flop" if name.startswith("gemm") else "bytes"
         achieved = needed[unit] / seconds
-        row = {"n": n, "threads": threads, "seconds": seconds, "limit": name, "unit": unit, "needed": needed[unit]}
-        rows.append(row | {"achieved": achieved, "available": limit, "fraction": achieved / limit})
+        row = {"n": n, "threads": threads, "seconds": seconds, "users_per_s": n / seconds, "limit": name, "unit": unit}
+        speeds = {"achieved": achieved, "available": limit, "fraction": achieved / limit}
+        rows.append(row | {"needed": needed[unit], "shortest": needed[unit] / limit, **speeds})
     return rows
 
 
-def shown(rows: Sequence[Row]) -> Table:
-    """The rows as a table."""
-    first = rows[0]
-    n, seconds = first["n"], first["seconds"]
-    speed = f"{1e3 * seconds:,.1f} ms, {n / seconds / 1e6:.2f} million users a second"
-    title = f"a FedRep round of {n:,} users with {first['threads']} threads: {speed} (median)"
-    table = Table(title=title, title_justify="left")
-    for column in ("limit", "a round needs", "a round gets", "the machine gives", "fraction", "ms at the limit"):
-        table.add_column(column, justify="left" if column == "limit" else "right")
-    for row in rows:
-        unit = "GB" if row["unit"] == "bytes" else "GFLOP"
-        cells = [f"{row['needed'] / 1e9:.2f} {unit}", *(f"{row[key] / 1e9:.1f} {unit}/s" for key in ("achieved", "available"))]
-        table.add_row(row["limit"], *cells, f"{row['fraction']:.2f}", f"{1e3 * row['needed'] / row['available']:,.1f}")
-    return table
+SECTION = Section(
+    "limits",
+    "A round against the machine's limits",
+    "a FedRep round of {n:,} users with {threads} threads against the machine's limits (a round is the median)",
+    "A round reads every user's examples once and computes little with them. In the same run, with as many threads: how "
+    "fast memory is read and written (STREAM's triad; reading alone, which is what a round does) and how fast BLAS "
+    "multiplies matrices. A limit is the best of several tries, before and after the rounds.",
+    lambda effort: against_limits(100_000 if effort.quick else 1_000_000, 10),
+    [
+        Column("limit", "limit"),
+        Column("unit", "unit"),
+        Column("a round needs, G", "needed", ".2f", 1e-9),
+        Column("a round gets, G/s", "achieved", ".1f", 1e-9),
+        Column("the machine gives, G/s", "available", ".1f", 1e-9),
+        Column("fraction", "fraction", ".2f", better="higher", relative=True),
+        Column("ms at the limit", "shortest", ",.1f", 1e3),
+        Column("ms a round", "seconds", ",.1f", 1e3),
+        Column("million users a second", "users_per_s", ".2f", 1e-6),
+    ],
+    ["limit"],
+)
 
 
 def main() -> None:
@@ -144,7 +164,7 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", help="settings of the run")
     chosen = parser.parse_args()
     print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}")
-    Console(highlight=False, width=140).print(shown(against_limits(chosen.n, chosen.rounds, chosen.overrides)))
+    Console(highlight=False, width=140).print(SECTION.table(against_limits(chosen.n, chosen.rounds, chosen.overrides)))
 
 
 if __name__ == "__main__":

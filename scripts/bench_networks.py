@@ -23,9 +23,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from bench_table import Column, Effort, Row, Section
 from hydra.utils import instantiate
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 
 from privfed.config import compose
@@ -120,15 +120,9 @@ def our_rounds(*overrides: str) -> tuple[float, Experiment]:
     return ROUNDS * experiment.data.n / spent, experiment
 
 
-def against_torch(repetitions: int, mlp_users: int, lenet_users: int, looped: tuple[int, int]) -> Table:
-    """Users a second of a private round: privfed with all its users, the loops with the first few."""
-    title = (
-        "a private round with networks, 15 head and 2 local epochs, 2 threads (medians, users a second)\n"
-        "MLP 256-128-16: 54 images of 28x28; LeNet: 100 images of 3x32x32, loop always in float32"
-    )
-    table = Table(title=title, title_justify="left")
-    for column in ("network", "users", "privfed", "loop", "ratio", "loop, features kept", "ratio"):
-        table.add_column(column, justify="left" if column == "network" else "right")
+def against_torch(repetitions: int, mlp_users: int, lenet_users: int, looped: tuple[int, int]) -> list[Row]:
+    """One row a network, users a second of a private round: privfed with all its users, the loops with the first few."""
+    rows = []
     problems = (
         (looped[0], mlp_users, {"MLP": MLP}),
         (looped[1], lenet_users, {"LeNet": LENET, "LeNet, bfloat16": (*LENET, "model.precision=bfloat16")}),
@@ -150,37 +144,70 @@ def against_torch(repetitions: int, mlp_users: int, lenet_users: int, looped: tu
         plain, kept = (max(speed for key, speed in median.items() if key.startswith(cached)) for cached in ("False", "True"))
         for name in variants:
             mine = median[name]
-            cells = [f"{mine:.1f}", f"{plain:.1f}", f"{mine / plain:.1f}", f"{kept:.1f}", f"{mine / kept:.2f}"]
-            table.add_row(name, f"{n:,}", *cells)
-    return table
+            ratios = {"ratio": mine / plain, "ratio_kept": mine / kept}
+            rows.append({"network": name, "n": n, "users_per_s": mine, "loop": plain, "loop_kept": kept, **ratios})
+    return rows
 
 
-def memory(mlp_users: int, lenet_users: int) -> Table:
-    """Peak memory of whole runs of one round, in processes of their own."""
-    table = Table(title="peak memory of a run of one round (to stay below 3 GB)", title_justify="left")
-    for column in ("network", "users", "round s", "peak memory MB"):
-        table.add_column(column, justify="left" if column == "network" else "right")
+def memory(mlp_users: int, lenet_users: int) -> list[Row]:
+    """One row a network: peak memory of whole runs of one round, in processes of their own."""
+    rows = []
     for name, sizes, n in (("MLP", MLP, mlp_users), ("LeNet", (*LENET, "algo.local_epochs=1"), lenet_users)):
         with tempfile.TemporaryDirectory() as folder:
             settings = [*SETTING, *sizes, f"data.n={n}", "rounds=1", f"out={folder}/o"]
             subprocess.run([sys.executable, "-m", "privfed.run", "--quiet", *settings], check=True)
             result = json.loads((Path(folder) / "o/result.json").read_text())
-        table.add_row(name, f"{n:,}", f"{result['time']['rounds_s']:.1f}", f"{result['peak_rss_mb']:,.0f}")
-    return table
+        rows.append({"network": name, "n": n, "rounds_s": result["time"]["rounds_s"], "peak_mb": result["peak_rss_mb"]})
+    return rows
 
 
-def networks(quick: bool) -> list[Table]:
-    """Both tables; quick: one repetition, fewer users."""
-    if quick:
-        return [against_torch(1, 200, 8, (20, 4)), memory(1000, 20)]
-    return [against_torch(3, 1000, 24, (40, 8)), memory(1000, 500)]
+def speeds(effort: Effort) -> list[Row]:
+    """quick: one repetition, fewer users."""
+    return against_torch(1, 200, 8, (20, 4)) if effort.quick else against_torch(3, 1000, 24, (40, 8))
+
+
+NETWORKS = Section(
+    "networks",
+    "Networks against a loop in PyTorch",
+    "a private round with networks, 15 head and 2 local epochs, 2 threads (medians, users a second)",
+    "CENTAUR's round in the paper's setting against a loop over users in PyTorch, which gets the better of two ways to use two "
+    "threads, and in a second version keeps features. MLP 256-128-16: 54 images of 28x28; LeNet: 100 images of 3x32x32; the "
+    "loop is always in float32.",
+    speeds,
+    [
+        Column("network", "network"),
+        Column("users", "n", ",d"),
+        Column("privfed", "users_per_s", ".1f", unit="users/s", better="higher"),
+        Column("loop", "loop", ".1f"),
+        Column("ratio", "ratio", ".1f", better="higher", relative=True),
+        Column("loop, features kept", "loop_kept", ".1f"),
+        Column("ratio", "ratio_kept", ".2f", better="higher", relative=True),
+    ],
+    ["network"],
+)
+MEMORY = Section(
+    "memory",
+    "Memory of networks",
+    "peak memory of a run of one round with networks",
+    "Whole runs in processes of their own; they are to stay below 3 GB.",
+    lambda effort: memory(1000, 20 if effort.quick else 500),
+    [
+        Column("network", "network"),
+        Column("users", "n", ",d"),
+        Column("round s", "rounds_s", ".1f", unit="s", better="lower"),
+        Column("peak memory MB", "peak_mb", ",.0f", unit="MB", better="lower"),
+    ],
+    ["network"],
+)
+SECTIONS = (NETWORKS, MEMORY)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one repetition, fewer users")
-    for table in networks(parser.parse_args().quick):
-        Console(highlight=False).print(table)
+    effort = Effort(parser.parse_args().quick)
+    for section in SECTIONS:
+        Console(highlight=False).print(section.table(section.work(effort)))
 
 
 if __name__ == "__main__":

@@ -105,6 +105,8 @@ def main(problem: str, answer: str, rounds: str) -> None:
     _, seconds = run(X, y, U, bound, NOISE, int(rounds))
     if os.environ.get("RANK", "0") == "0":
         np.savez(answer, total=total, seconds=seconds)
+    if SEVERAL:  # or a thread of its own may abort the process when it ends
+        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -19,12 +19,12 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from bench_numpy import plain_leave_one_out
+from bench_table import Column, Row, Section
 from bench_user import CLIP, NOISE, Array, clipped, gradient, stepped
 from rich.console import Console
-from rich.table import Table
 
 from privfed.config import compose
 from privfed.experiment import Experiment
@@ -45,7 +45,10 @@ FAIR = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "RAY_worker_nicenes
 
 Answer = tuple[Array, list[float]]
 """The clipped sum (k, d) without noise in the first round, and the seconds of timed rounds with noise."""
-Row = dict[str, Any]
+
+
+class RivalError(RuntimeError):
+    """A rival's process failed: it has no speed, and the others go on."""
 
 
 class Problem:
@@ -67,7 +70,6 @@ class Problem:
 
 def vectorised(problem: Problem) -> Callable[[Array], Array]:
     """All users at once, with all of BLAS's threads: U -> clipped sum."""
-    from bench import plain_leave_one_out  # which imports this module, where it runs everything
 
     def total(U: Array) -> Array:
         G = plain_leave_one_out(problem.X, problem.y, U, np.random.default_rng(0))
@@ -108,7 +110,7 @@ def rounds_apart(command: Sequence[str], problem: Problem, rounds: int) -> Answe
         line = [word.format(**names) for word in command]
         done = subprocess.run(line, cwd=FOLDER, env=os.environ | QUIET | FAIR, capture_output=True, text=True, timeout=600)
         if done.returncode:
-            raise RuntimeError(f"{line[0]} failed: {done.stderr[-2000:]}")
+            raise RivalError(" ".join(done.stderr.split())[:500] or f"exit code {done.returncode}")
         with np.load(names["answer"]) as file:
             return file["total"], [float(each) for each in file["seconds"]]
 
@@ -150,7 +152,10 @@ def measured(name: str, rounds: int, users: int | None = None) -> Row:
     row: Row = {"rival": name, "users": problem.n, "users_per_s": None, "difference": None, "note": ""}
     if name.startswith("pfl") and not PFL.exists():
         return row | {"note": "not installed: python scripts/bench_rivals.py --install-pfl"}
-    total, seconds = work(problem, rounds)
+    try:
+        total, seconds = work(problem, rounds)
+    except (RivalError, subprocess.TimeoutExpired) as error:
+        return row | {"note": f"failed: {error}"}
     row["difference"] = problem.difference(total)
     if not row["difference"] <= AGREEMENT:
         return row | {"note": f"void: its clipped sum differs from ours by {row['difference']:.1e}"}
@@ -173,19 +178,27 @@ def rivals(n: int, rounds: int, names: Sequence[str] = tuple(RIVALS), users: int
     return rows
 
 
-def shown(rows: Sequence[Row]) -> Table:
-    """The rows as a table."""
-    base, n = rows[0]["base"], rows[0]["n"]
-    title = "the same private FedRep round, users a second (medians; d=50, k=2, m=10, leave-one-out)"
-    table = Table(title=title, title_justify="left")
-    for column in ("rival", "its users", "users/s", f"privfed at n={base:,}", "ratio", f"at n={n:,}", "ratio", ""):
-        table.add_column(column, justify="left" if column in ("rival", "") else "right")
-    for row in rows:
-        ratios = [f"{row[key]:,.1f}" if key in row else "-" for key in ("ratio_base", "ratio_n")]
-        speed = "-" if row["users_per_s"] is None else f"{row['users_per_s']:,.0f}"
-        ours = [f"{row[key]:,.0f}" for key in ("ours_base", "ours_n")]
-        table.add_row(row["rival"], f"{row['users']:,}", speed, ours[0], ratios[0], ours[1], ratios[1], row["note"])
-    return table
+SECTION = Section(
+    "rivals",
+    "The same round by others",
+    "the same private FedRep round, users a second (medians; d=50, k=2, m=10, leave-one-out)",
+    "Whole rounds in vectorised NumPy, in a Python loop over users, on Apple's pfl, and on stock Flower with Ray and one user "
+    "a node, each with as many users as it can bear; a user costs the same with more of them, or more. Every rival first shows "
+    "on the very problem it is timed on that its clipped sum is ours. pfl has an environment of its own, which "
+    "`python scripts/bench_rivals.py --install-pfl` makes.",
+    lambda effort: rivals(100_000 if effort.quick else LARGE, 2 if effort.quick else 5),
+    [
+        Column("rival", "rival"),
+        Column("its users", "users", ",d"),
+        Column("users/s", "users_per_s", ",.0f"),
+        Column("privfed at n={base:,}", "ours_base", ",.0f"),
+        Column("ratio", "ratio_base", ",.1f", better="higher", relative=True),
+        Column("privfed at n={n:,}", "ours_n", ",.0f"),
+        Column("ratio", "ratio_n", ",.1f", better="higher", relative=True),
+        Column("note", "note"),
+    ],
+    ["rival"],
+)
 
 
 def install_pfl() -> None:
@@ -207,7 +220,7 @@ def main() -> None:
         install_pfl()
         return
     print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}")
-    Console(highlight=False, width=160).print(shown(rivals(chosen.n, chosen.rounds, chosen.only)))
+    Console(highlight=False, width=160).print(SECTION.table(rivals(chosen.n, chosen.rounds, chosen.only)))
 
 
 if __name__ == "__main__":

@@ -36,12 +36,12 @@ def test_rivals_in_this_process_compute_what_we_do_and_are_shown_beside_us(print
     for row in rows:
         assert row["difference"] < 1e-10 and row["users_per_s"] > 0 and not row["note"]
         assert row["ratio_n"] == pytest.approx(row["ours_n"] / row["users_per_s"])
-    text = printed(bench_rivals.shown(rows))
+    text = printed(bench_rivals.SECTION.table(rows))
     assert all(name in text for name in HERE) and "privfed at n=200" in text and "at n=300" in text
 
 
 def test_the_problem_has_users_on_both_sides_of_the_clip_norm():
-    problem = bench_rivals.Problem(300)
+    problem = bench_rivals.Problem(2000)
     norms = [np.linalg.norm(bench_user.gradient(X, y, problem.U)) for X, y in zip(problem.X, problem.y, strict=True)]
     assert 0.02 < np.mean(np.array(norms) < bench_rivals.BOUND) < 0.98
 
@@ -54,7 +54,7 @@ def test_a_rival_that_computes_something_else_is_not_compared(monkeypatch, print
     monkeypatch.setitem(bench_rivals.RIVALS, "wrong", (wrong, 50))
     (row,) = bench_rivals.rivals(n=50, rounds=1, names=["wrong"], base=50)
     assert row["users_per_s"] is None and "ratio_n" not in row
-    assert "void: its clipped sum differs from ours by 1.0e-05" in printed(bench_rivals.shown([row]))
+    assert "void: its clipped sum differs from ours by 1.0e-05" in printed(bench_rivals.SECTION.table([row]))
 
 
 def test_flowers_user_and_strategy_agree_with_us_without_starting_ray(tmp_path, monkeypatch):
@@ -90,10 +90,20 @@ def test_pfl_agrees_with_us(processes):
     assert problem.difference(total) < bench_rivals.AGREEMENT and len(seconds) == 2
 
 
+def test_a_rival_whose_process_fails_says_so_and_the_others_go_on(monkeypatch, printed):
+    def broken(problem, rounds):
+        return bench_rivals.rounds_apart([sys.executable, "-c", "raise SystemExit('out of order')"], problem, rounds)
+
+    monkeypatch.setitem(bench_rivals.RIVALS, "broken", (broken, 50))
+    first, second = bench_rivals.rivals(n=50, rounds=1, names=["broken", "loop over users"], users=50, base=50)
+    assert first["users_per_s"] is None and "ratio_n" not in first and second["users_per_s"] > 0
+    assert "failed: out of order" in printed(bench_rivals.SECTION.table([first, second]))
+
+
 def test_a_rival_that_is_not_installed_says_how_to_get_it(monkeypatch, tmp_path, printed):
     monkeypatch.setattr(bench_rivals, "PFL", tmp_path / "nothing")
     (row,) = bench_rivals.rivals(n=50, rounds=1, names=["pfl, 1 process"], users=50, base=50)
-    assert "not installed: python scripts/bench_rivals.py --install-pfl" in printed(bench_rivals.shown([row]))
+    assert "not installed: python scripts/bench_rivals.py --install-pfl" in printed(bench_rivals.SECTION.table([row]))
 
 
 def test_limits_of_the_machine_are_beside_what_a_round_gets(printed):
@@ -101,5 +111,5 @@ def test_limits_of_the_machine_are_beside_what_a_round_gets(printed):
     assert [row["limit"] for row in rows] == ["triad", "read", "gemm float64", "gemm float32"]
     for row in rows:
         assert 0 < row["achieved"] == pytest.approx(row["fraction"] * row["available"])
-    assert rows[0]["needed"] == 400 * 10 * 51 * 8 and rows[2]["needed"] == 400 * bench_limits.operations(10, 50, 2)
-    assert "a FedRep round of 400 users with 1 threads" in printed(bench_limits.shown(rows))
+    assert rows[0]["needed"] == 400 * 10 * 51 * 4 and rows[2]["needed"] == 400 * bench_limits.operations(10, 50, 2)
+    assert "a FedRep round of 400 users with 1 threads" in printed(bench_limits.SECTION.table(rows))

@@ -57,7 +57,7 @@ def test_figures_are_drawn_and_written_from_what_was_measured(name, tmp_path, mo
 
 def test_all_that_docs_show_can_be_made_again():
     shown = {path.stem for path in (ROOT / "docs/figures").glob("*.png")}
-    assert shown == set(FIGURES)
+    assert shown - {"benchmarks", "scaling"} == set(FIGURES)  # which scripts/bench.py and scripts/bench_scaling.py make
     assert all((ROOT / f"docs/figures/{name}.csv").exists() for name in FIGURES)
 
 
@@ -73,18 +73,18 @@ def test_runs_spread_over_processes_keep_their_order():
 def test_benchmarks_of_altmin_and_rgrad_print_ratios():
     from bench_linear import alternating_minimisation, low_rank_step
 
-    for table in (alternating_minimisation(1), low_rank_step(1)):
-        assert table.row_count >= 1
+    for rows in (alternating_minimisation(1), low_rank_step(1)):
+        assert all(row["ratio"] > 0 for row in rows)
 
 
 @pytest.mark.slow
 def test_the_benchmark_of_runtimes_prints_ratios_and_one_message_a_node_and_round():
     """In a process of its own, as it starts a Ray."""
-    code = "from bench_runtimes import processes; t = processes(400, 3, 1); print([list(column.cells) for column in t.columns])"
+    code = "from bench_runtimes import processes; print(processes(400, 3, 1))"
     line = [sys.executable, "-c", code]
     done = subprocess.run(line, cwd=ROOT / "scripts", capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    names, numbers, messages = ast.literal_eval(done.stdout)
-    base, alone, together, faster, slower = map(float, numbers)
-    assert names[3:] == [f"{names[1]} / {names[2]}", f"{names[2]} / {names[0]}"] and messages == ["0", "1", "1", "", ""]
-    assert faster == pytest.approx(alone / together, rel=0.1) and slower == pytest.approx(together / base, rel=0.1)
+    base, alone, together = ast.literal_eval(done.stdout)
+    assert [row["messages"] for row in (base, alone, together)] == [0, 1, 1]
+    assert together["of_one_process"] == pytest.approx(together["seconds"] / base["seconds"])
+    assert together["of_one_node"] == pytest.approx(together["seconds"] / alone["seconds"])
