@@ -11,11 +11,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import matplotlib
+from omegaconf import DictConfig
 
 from privfed.config import compose
 from privfed.experiment import Experiment
@@ -50,9 +52,18 @@ class Line:
     style: str = "o-"
 
 
+@cache
+def settings(overrides: tuple[str, ...]) -> DictConfig:
+    """The configuration of runs that differ in eps and seed only; composing takes a fifth of a short run's time."""
+    return compose([*overrides, "runtime.threads=1", "runtime.nodes=1"])
+
+
 def one(overrides: Sequence[str]) -> Metrics:
     """Metrics of one run, with the distance of the initialiser's start where there is one."""
-    experiment = Experiment(compose([*overrides, "runtime.threads=1", "runtime.nodes=1"]))
+    apart = {key: float(value) for key, _, value in (o.partition("=") for o in overrides) if key in ("eps", "seed")}
+    cfg = settings(tuple(o for o in overrides if o.partition("=")[0] not in apart)).copy()
+    cfg.eps, cfg.seed = apart.get("eps", cfg.eps), int(apart.get("seed", cfg.seed))
+    experiment = Experiment(cfg)
     outcome = experiment.run()
     before = [row for row in outcome.rows if row["task"] != experiment.strategy.task and "dist" in row]
     start = {"start": float(before[-1]["dist"])} if before else {}
