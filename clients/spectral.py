@@ -21,7 +21,7 @@ import numpy as np
 from flwr.common import NDArrays
 
 from privfed.data.cohort import Cohort
-from privfed.kernels import compiled, dot
+from privfed.kernels import compiled, contiguous, dot
 from privfed.linalg import Array, svec
 from privfed.privacy.mechanisms import clip_factors
 
@@ -37,7 +37,7 @@ class Spectral:
         """Z_i of every user."""
         n, m0, d = block.X.shape
         A, s, norms = np.empty((n, m0, d)), np.empty((n, 1, d)), np.empty(n)
-        _moments(np.ascontiguousarray(block.X), np.ascontiguousarray(block.y), A, s, norms)
+        _moments(contiguous(block.X), contiguous(block.y), A, s, norms)
         return SecondMoments(A, s, norms, 1.0 / (m0 * (m0 - 1)))
 
 

@@ -134,11 +134,9 @@ class Experiment:
 
     def _validation(self) -> Callable[[list[Array]], dict[str, float]]:
         """Error on fresh users of the same population: public, so it may be shown after every step."""
-        if not self.data.personal:
-            return lambda shared: self.data.compare(self._model())
-        fresh = self.data.validation()
+        fresh = self.data.validation() if self.data.personal else None
         if fresh is None:
-            return lambda shared: {}
+            return lambda shared: self.data.compare(self._model())
         client = self.factory.serving(fresh)
         if client.memory is not None and self.factory.private is not None:
             client.memory.keep_in(Path(self.factory.private), "fresh")

@@ -364,6 +364,11 @@ def _predictions(X, W, out):  # type: ignore[no-untyped-def]
             out[i, j] = dot(X[i, j], W[i])
 
 
+def contiguous(array: NDArray[Any]) -> NDArray[Any]:
+    """The same numbers one after the other, as compiled loops take them: single precision stays, all else becomes double."""
+    return np.ascontiguousarray(array, None if array.dtype == np.float32 else np.float64)
+
+
 def predictions(X: NDArray[Any], W: Array) -> Array:
     """<x_j, w_i> for every user and example: X (B, m, d), W (B, d) -> (B, m), in double precision."""
     out = np.empty(X.shape[:2])
@@ -397,7 +402,7 @@ class Gradients(ABC):
     U: Array
 
     def _clipped(self, clip: float, ranks: NDArray[np.int32], batches: tuple[int, int], scale: float) -> tuple[Array, Array]:
-        X, y, UT = (np.ascontiguousarray(array) for array in (self.X, self.y, self.U.T))
+        X, y, UT = (contiguous(array) for array in (self.X, self.y, self.U.T))
         total, norms, ok = np.zeros(UT.shape), np.empty(len(X)), np.empty(len(X), dtype=np.bool_)
         _gradients(X, y, UT, ranks, batches, float(scale), float(clip), total, norms, ok)
         if not ok.all():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -110,13 +112,13 @@ def test_auto_clip_norms_work_at_any_scale_of_the_data(experiment):
     errors = []
     for scale in (1.0, 1e4, 1e-4):
         made = experiment("privacy.clip=auto", "eps=8", "data.n=4000", "data.m=10", "rounds=20")
-        original = made.data._make_block
+        original = made.data._users
 
         def scaled(*key, original=original, scale=scale):
-            X, y, W = original(*key)
-            return X, scale * y, scale * W
+            users = original(*key)
+            return replace(users, y=scale * users.y, truth=replace(users.truth, V_star=scale * users.truth.V_star))
 
-        made.data._block = scaled
+        made.data._users = scaled
         metrics = made.run().result["metrics"]
         errors.append((metrics["mse"] - made.data.R**2) / scale**2)
     assert max(errors) < 1.5 * min(errors)
