@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from clients.base import Task
 from clients.linear import LinearClient
-from privfed.data.cohort import Cohort, Ids, draws
+from privfed.data.cohort import BYTES, Cohort, Ids, draws
 from privfed.errors import ConfigError, check_number, nearest
 from privfed.kernels import LeaveOneOut, TwoBatches
 from privfed.privacy.mechanisms import Contributions
@@ -51,7 +51,7 @@ class FedRepClient(LinearClient):
 
     def blocks(self, users: Ids | None = None) -> Iterator[Cohort]:
         """As they are stored: the gradient needs no copy in double precision, and every round goes through all examples."""
-        return self.seen.blocks(self.train, users, exact=False)
+        return self.seen.blocks(self.train, users, bytes_each=2 * BYTES, exact=False)
 
     def gradient(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Contributions:
         """G_i^T (k, d) for every user of the block."""

@@ -127,62 +127,88 @@ def _lstsq(A, y, ridge, v, ok):  # type: ignore[no-untyped-def]
 def _gradients(X, y, UT, ranks, batches, scale, clip, total, norms, ok):  # type: ignore[no-untyped-def]
     """Add the clipped gradients of all users to total (k, d); those flagged as not ok are left out.
 
-    Without ranks every example is judged by the head fitted without it. With ranks (users, m) the first of batches = (b', b)
-    fits the head, the next b examples judge it.
+    UT (K, d) has a row of zeros more where k is odd. Without ranks every example is judged by the head fitted without it. With
+    ranks (users, m) the first of batches = (b', b) fits the head, the next b examples judge it.
     """
     users, m, d = X.shape
-    k = len(UT)
-    P, W, T = np.empty((k, m, CHUNK)), np.empty((k, m, CHUNK)), np.empty((m, CHUNK))
-    w, gradient = np.empty((k, m)), np.empty((k, d))
+    K, k = len(UT), len(total)
+    P, W, T, gradient = np.empty((K, m, CHUNK)), np.zeros((K, m, CHUNK)), np.empty((m, CHUNK)), np.empty((K, d))
     flat, sums = gradient.ravel(), total.ravel()
     for start in range(0, users, CHUNK):
         count = min(CHUNK, users - start)
         for i in range(count):
-            for j in range(m):
+            _project(X, start + i, UT, P, i)
+        for j in range(m):
+            for i in range(count):
                 T[j, i] = y[start + i, j]
-            _project(X[start + i], UT, P, i)
         good = ok[start : start + count]
         if len(ranks):
-            _two_batch_weights(P, T, ranks[start : start + count], batches, scale, W, good)
+            _two_batch_weights(P[:k], T, ranks[start : start + count], batches, scale, W[:k], good)
         else:
-            _leave_one_out_weights(P, T, scale, W, good)
+            _leave_one_out_weights(P[:k], T, scale, W[:k], good)
         for i in range(count):
             norms[start + i] = 0.0
             if not good[i]:
                 continue
-            for a in range(k):
-                for j in range(m):
-                    w[a, j] = W[a, j, i]
-            _combine(w, X[start + i], gradient)
-            square = dot(flat, flat)
+            square = _combine(W, i, X, start + i, gradient)
             if not math.isfinite(square):
                 continue
             norms[start + i] = math.sqrt(square)
             factor = _clip_factor(norms[start + i], clip)
-            for c in range(len(flat)):
+            for c in range(len(sums)):
                 sums[c] += factor * flat[c]
 
 
 @compiled
-def _project(X, UT, P, user):  # type: ignore[no-untyped-def]
-    """P[a, j, user] = <u_a, x_j> for X (m, d), UT (k, d): two examples and two columns of U at a time, where there are two."""
-    m, d = X.shape
-    k = len(UT)
-    for a in range(0, k - 1, 2):
+def _project(X, user, UT, P, i):  # type: ignore[no-untyped-def]
+    """P[a, j, i] = <u_a, x_j> for a user's examples X[user] (m, d) and UT (K, d), two of each at a time; K is even."""
+    _, m, d = X.shape
+    for a in range(0, len(UT), 2):
         for j in range(0, m - 1, 2):
             s, t, v, w = 0.0, 0.0, 0.0, 0.0
             for c in range(d):
-                x, z, f, g = X[j, c], X[j + 1, c], UT[a, c], UT[a + 1, c]
+                x, z, f, g = X[user, j, c], X[user, j + 1, c], UT[a, c], UT[a + 1, c]
                 s += x * f
                 t += x * g
                 v += z * f
                 w += z * g
-            P[a, j, user], P[a + 1, j, user], P[a, j + 1, user], P[a + 1, j + 1, user] = s, t, v, w
+            P[a, j, i], P[a + 1, j, i], P[a, j + 1, i], P[a + 1, j + 1, i] = s, t, v, w
         if m % 2:
-            P[a, m - 1, user], P[a + 1, m - 1, user] = dot(X[m - 1], UT[a]), dot(X[m - 1], UT[a + 1])
-    if k % 2:
-        for j in range(m):
-            P[k - 1, j, user] = dot(X[j], UT[k - 1])
+            P[a, m - 1, i], P[a + 1, m - 1, i] = dot(X[user, m - 1], UT[a]), dot(X[user, m - 1], UT[a + 1])
+
+
+@compiled
+def _combine(W, i, X, user, out):  # type: ignore[no-untyped-def]
+    """out_a = sum_j W[a, j, i] x_j for a user's examples X[user] (m, d), and the sum of its squares. W (K, m, .), out (K, d).
+
+    Two rows of out and five examples at a time: every number is read and written as seldom as registers allow. K is even.
+    """
+    _, m, d = X.shape
+    total = 0.0
+    for a in range(0, len(W), 2):
+        b, square = a + 1, 0.0
+        for c in range(d):
+            out[a, c], out[b, c] = 0.0, 0.0
+        for j in range(m % 5):
+            p, q = W[a, j, i], W[b, j, i]
+            square = 0.0
+            for c in range(d):
+                f, g = out[a, c] + p * X[user, j, c], out[b, c] + q * X[user, j, c]
+                out[a, c], out[b, c] = f, g
+                square += f * f + g * g
+        for j in range(m % 5, m, 5):
+            p0, p1, p2, p3, p4 = W[a, j, i], W[a, j + 1, i], W[a, j + 2, i], W[a, j + 3, i], W[a, j + 4, i]
+            q0, q1, q2, q3, q4 = W[b, j, i], W[b, j + 1, i], W[b, j + 2, i], W[b, j + 3, i], W[b, j + 4, i]
+            square = 0.0  # of the last portion, which has them all
+            for c in range(d):
+                x0, x1, x2 = X[user, j, c], X[user, j + 1, c], X[user, j + 2, c]
+                x3, x4 = X[user, j + 3, c], X[user, j + 4, c]
+                f = out[a, c] + p0 * x0 + p1 * x1 + p2 * x2 + p3 * x3 + p4 * x4
+                g = out[b, c] + q0 * x0 + q1 * x1 + q2 * x2 + q3 * x3 + q4 * x4
+                out[a, c], out[b, c] = f, g
+                square += f * f + g * g
+        total += square
+    return total
 
 
 # What follows has users as the last axis, so that the processor does several of them at once.
@@ -331,32 +357,6 @@ def _clip_factor(norm, clip):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _combine(w, X, out):  # type: ignore[no-untyped-def]
-    """out_a = sum_j w_aj x_j, two rows of each at a time. w (k, m), X (m, d), out (k, d)."""
-    m, d = X.shape
-    k = len(w)
-    for a in range(0, k - 1, 2):
-        for c in range(d):
-            out[a, c] = out[a + 1, c] = 0.0
-        for j in range(0, m - 1, 2):
-            p, q, r, s = w[a, j], w[a, j + 1], w[a + 1, j], w[a + 1, j + 1]
-            for c in range(d):
-                out[a, c] += p * X[j, c] + q * X[j + 1, c]
-                out[a + 1, c] += r * X[j, c] + s * X[j + 1, c]
-        if m % 2:
-            for c in range(d):
-                out[a, c] += w[a, m - 1] * X[m - 1, c]
-                out[a + 1, c] += w[a + 1, m - 1] * X[m - 1, c]
-    if k % 2:
-        for c in range(d):
-            out[k - 1, c] = 0.0
-        for j in range(m):
-            p = w[k - 1, j]
-            for c in range(d):
-                out[k - 1, c] += p * X[j, c]
-
-
-@compiled
 def _predictions(X, W, out):  # type: ignore[no-untyped-def]
     users, m, _ = X.shape
     for i in range(users):
@@ -402,8 +402,10 @@ class Gradients(ABC):
     U: Array
 
     def _clipped(self, clip: float, ranks: NDArray[np.int32], batches: tuple[int, int], scale: float) -> tuple[Array, Array]:
-        X, y, UT = (contiguous(array) for array in (self.X, self.y, self.U.T))
-        total, norms, ok = np.zeros(UT.shape), np.empty(len(X)), np.empty(len(X), dtype=np.bool_)
+        X, y, (d, k) = contiguous(self.X), contiguous(self.y), self.U.shape
+        UT = np.zeros((k + k % 2, d))
+        UT[:k] = self.U.T
+        total, norms, ok = np.zeros((k, d)), np.empty(len(X)), np.empty(len(X), dtype=np.bool_)
         _gradients(X, y, UT, ranks, batches, float(scale), float(clip), total, norms, ok)
         if not ok.all():
             bad = np.flatnonzero(~ok)
