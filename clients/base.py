@@ -102,6 +102,10 @@ class CohortClient(NumPyClient):
         """The users (all, or those at the given places) with the examples that tasks see, some users at a time."""
         return self.seen.blocks(self.train, users)
 
+    def portions(self, task: str, users: Ids | None) -> Iterator[Cohort]:
+        """The same for one task, where it wants them otherwise."""
+        return self.blocks(users)
+
     def judged(self) -> Iterator[Cohort]:
         """The users as they are judged at the end, some at a time."""
         return self.cohort.blocks()
@@ -136,7 +140,7 @@ class CohortClient(NumPyClient):
         totals: dict[int, Any] = {}
         counts: dict[int, Any] = {}
         with np.errstate(all="ignore"):  # a user whose own numbers overflow contributes nothing
-            for block in self.blocks(self._asked(config)):
+            for block in self.portions(str(config["task"]), self._asked(config)):
                 mine = task(block, parameters, config)
                 for i, part in enumerate(mine if isinstance(mine, tuple) else (mine,)):
                     clip = float(clips[min(i, len(clips) - 1)])

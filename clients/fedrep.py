@@ -24,6 +24,8 @@ from privfed.kernels import LeaveOneOut, TwoBatches
 from privfed.privacy.mechanisms import Contributions
 
 ESTIMATORS = ("leave-one-out", "two-batches")
+LARGE = 1 << 25
+"""Bytes of examples that the gradient goes through between two visits to the interpreter."""
 
 
 class FedRepClient(LinearClient):
@@ -49,9 +51,9 @@ class FedRepClient(LinearClient):
         """The initialiser's task and the gradient."""
         return {**super().tasks(), "gradient": self.gradient}
 
-    def blocks(self, users: Ids | None = None) -> Iterator[Cohort]:
-        """As they are stored: the gradient needs no copy in double precision, and every round goes through all examples."""
-        return self.seen.blocks(self.train, users, bytes_each=2 * BYTES, exact=False)
+    def portions(self, task: str, users: Ids | None) -> Iterator[Cohort]:
+        """As they are stored, without a copy in double precision; the gradient takes many at once, as it needs no room."""
+        return self.seen.blocks(self.train, users, LARGE if task == "gradient" else BYTES, exact=False)
 
     def gradient(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Contributions:
         """G_i^T (k, d) for every user of the block."""

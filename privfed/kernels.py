@@ -24,8 +24,8 @@ RANK_TOLERANCE = 1e-10
 """A Gram pivot below this fraction of the largest diagonal entry counts as zero."""
 LEVERAGE_TOLERANCE = 1e-6
 """Leave-one-out needs 1 - leverage above this, and pivots that leave it some correct digits."""
-CHUNK = 64
-"""Users whose examples are gone through twice in a row, so that the second time they are still in the cache."""
+CHUNK, CACHE = 64, 1 << 16
+"""Users, and about how many numbers of theirs, that are gone through twice in a row: the second time they are in the cache."""
 
 TINY = float(np.finfo(np.float64).tiny)
 
@@ -134,8 +134,9 @@ def _gradients(X, y, UT, ranks, batches, scale, clip, total, norms, ok):  # type
     K, k = len(UT), len(total)
     P, W, T, gradient = np.empty((K, m, CHUNK)), np.zeros((K, m, CHUNK)), np.empty((m, CHUNK)), np.empty((K, d))
     flat, sums = gradient.ravel(), total.ravel()
-    for start in range(0, users, CHUNK):
-        count = min(CHUNK, users - start)
+    chunk = min(CHUNK, max(8, CACHE // (m * d)))
+    for start in range(0, users, chunk):
+        count = min(chunk, users - start)
         for i in range(count):
             _project(X, start + i, UT, P, i)
         for j in range(m):

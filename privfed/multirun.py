@@ -81,8 +81,8 @@ def perform(folder: Path, resume: bool) -> Any:
 
 def execute(overrides: Sequence[str], config_dir: str | None, jobs: int | None, resumed: Path | None, quiet: bool) -> None:
     """Check all combinations, then run those that are not done yet, and sum up."""
-    cores = len(os.sched_getaffinity(0))
-    jobs = cores if jobs is None else check_whole("--jobs", jobs)
+    # One process more than cores: while one waits for its ledger to be on the disk, another computes.
+    jobs = len(os.sched_getaffinity(0)) + 1 if jobs is None else check_whole("--jobs", jobs)
     if resumed is not None:
         folder, names = resumed, runs_of(resumed)
         with Pool(min(jobs, len(names)), work) as pool:

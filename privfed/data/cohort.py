@@ -111,7 +111,7 @@ class Cohort:
 
 def users_within(total: int, each: int) -> int:
     """How many users of so many bytes each are worked on at a time."""
-    return int(np.clip(total // max(1, each), 64, 4096))
+    return int(np.clip(total // max(1, each), 64, max(4096, total >> 11)))
 
 
 def spread(n: int, nodes: int) -> list[range]:
