@@ -70,7 +70,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings, for example algo=fedrep eps=1")
     parser.add_argument("--config-dir", metavar="DIR", help="a folder with configs of your own (algo/mine.yaml, ...)")
     parser.add_argument("-m", "--multirun", action="store_true", help="a run for each combination of values with commas")
-    parser.add_argument("--jobs", type=int, metavar="N", help="runs of a sweep at a time; as many as there are cores")
+    parser.add_argument("--jobs", type=int, metavar="N", help="runs of a sweep at a time; one more than there are cores")
     parser.add_argument("--plan", action="store_true", help="show what would be released, then stop")
     parser.add_argument("--resume", metavar="RUN", help="go on with an interrupted run or sweep, from its folder")
     parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
