@@ -20,7 +20,7 @@ from clients.base import Task
 from clients.linear import LinearClient
 from privfed.data.cohort import BYTES, Cohort, Ids, draws
 from privfed.errors import ConfigError, check_number, nearest
-from privfed.kernels import LeaveOneOut, TwoBatches
+from privfed.gradients import LeaveOneOut, TwoBatches
 from privfed.privacy.mechanisms import Contributions
 
 ESTIMATORS = ("leave-one-out", "two-batches")

@@ -36,7 +36,7 @@ from omegaconf import DictConfig, OmegaConf
 from privfed.config import CONF, compose, recall
 from privfed.errors import ConfigError, PrivfedError, nearest
 from privfed.files import write_atomically
-from privfed.kernels import prepare
+from privfed.gradients import prepare
 from privfed.participant import OK, Identity, OwnRows, Participant, TurnedAwayError
 from privfed.roster import Roster
 from privfed.runtimes.grid import WELCOME

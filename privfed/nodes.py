@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from privfed.data.cohort import Cohort
 from privfed.errors import ConfigError
-from privfed.kernels import prepare
+from privfed.gradients import prepare
 
 Settings = Mapping[str, Any]
 

@@ -32,8 +32,8 @@ from privfed.config import CONF
 from privfed.data.cohort import Cohort
 from privfed.data.rows import has_users, read_rows
 from privfed.errors import ConfigError, PrivfedError
+from privfed.gradients import prepare
 from privfed.heads import HeadStore
-from privfed.kernels import prepare
 from privfed.linalg import Array
 from privfed.nodes import NodeFactory
 from privfed.runtimes.door import prove

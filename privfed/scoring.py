@@ -12,7 +12,7 @@ from functools import cache
 
 import numpy as np
 
-from privfed.kernels import TINY, compiled
+from privfed.kernels import TINY, compiled, solve_all
 from privfed.linalg import Array
 from privfed.privacy.mechanisms import Scores
 
@@ -80,18 +80,7 @@ def _heads(Q, y, C, G, v):  # type: ignore[no-untyped-def]
                     G[a, b, c] -= G[a, e, c] * G[b, e, c]
             for c in range(count):
                 G[a, b, c] = G[a, b, c] * G[b, b, c] if a > b else 1.0 / math.sqrt(max(G[a, a, c], TINY))
-    for a in range(k):
-        for e in range(a):
-            for c in range(count):
-                v[a, c] -= G[a, e, c] * v[e, c]
-        for c in range(count):
-            v[a, c] *= G[a, a, c]
-    for a in range(k - 1, -1, -1):
-        for e in range(a + 1, k):
-            for c in range(count):
-                v[a, c] -= G[e, a, c] * v[e, c]
-        for c in range(count):
-            v[a, c] *= G[a, a, c]
+    solve_all(G, v)
     for c in range(count):
         size = 0.0
         for a in range(k):

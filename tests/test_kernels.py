@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privfed import kernels
+from privfed import gradients, kernels
 from privfed.privacy.mechanisms import clip_factors
 
 
@@ -67,7 +67,7 @@ def test_leave_one_out_gradients_equal_refitting_without_each_example(problem):
     X, y, U = problem
     wanted = [naive.leave_one_out_gradient(x, t, U) for x, t in zip(X, y, strict=True)]
     for i, G in enumerate(wanted):
-        total, norms = kernels.LeaveOneOut(X[i : i + 1], y[i : i + 1], U).clipped(1e300)
+        total, norms = gradients.LeaveOneOut(X[i : i + 1], y[i : i + 1], U).clipped(1e300)
         same([total.T], [G], 1e-5)
         same(norms, [np.linalg.norm(G)], 1e-5)
 
@@ -76,7 +76,7 @@ def test_leave_one_out_gradients_equal_refitting_without_each_example(problem):
 @given(users(), st.floats(1e-3, 1e3))
 def test_clipping_in_the_loop_is_clipping_one_by_one(problem, clip):
     X, y, U = problem
-    total, norms = kernels.LeaveOneOut(X, y, U).clipped(clip)
+    total, norms = gradients.LeaveOneOut(X, y, U).clipped(clip)
     wanted = sum(naive.clip(naive.leave_one_out_gradient(x, t, U), clip) for x, t in zip(X, y, strict=True))
     np.testing.assert_allclose(total.T, wanted, atol=1e-4 * clip)
     assert len(norms) == len(X)
@@ -84,7 +84,7 @@ def test_clipping_in_the_loop_is_clipping_one_by_one(problem, clip):
 
 @given(st.floats(0, 1e308), st.floats(1e-300, 1e300))
 def test_both_forms_of_the_clip_factor_agree(norm, clip):
-    assert kernels._clip_factor(norm, clip) == pytest.approx(clip_factors(np.array([norm]), clip)[0], rel=1e-15)
+    assert gradients._clip_factor(norm, clip) == pytest.approx(clip_factors(np.array([norm]), clip)[0], rel=1e-15)
 
 
 @settings(max_examples=100, deadline=None)
@@ -98,7 +98,7 @@ def test_two_batch_gradients_equal_the_paper_line_by_line(problem, data):
     order = np.argsort(draws, axis=1)
     for i in range(B):
         G = naive.two_batch_gradient(X[i], y[i], U, order[i, :head], order[i, head : head + batch])
-        own = kernels.TwoBatches(X[i : i + 1], y[i : i + 1], U, draws[i : i + 1], head, batch)
+        own = gradients.TwoBatches(X[i : i + 1], y[i : i + 1], U, draws[i : i + 1], head, batch)
         total, norms = own.clipped(1e300)
         same([total.T], [G], 1e-5)
         same(norms, [np.linalg.norm(G)], 1e-5)
@@ -107,13 +107,13 @@ def test_two_batch_gradients_equal_the_paper_line_by_line(problem, data):
 def test_many_users_are_the_sum_of_each_by_itself():
     """More than go through the cache at a time, some without a unique head."""
     rng = np.random.default_rng(3)
-    B, m, d = 3 * kernels.CHUNK + 5, 7, 6
+    B, m, d = 3 * gradients.CHUNK + 5, 7, 6
     X, y, U = rng.standard_normal((B, m, d)), rng.standard_normal((B, m)), np.linalg.qr(rng.standard_normal((d, 3)))[0]
     X[10], X[70, 1:], X[-1] = 0.0, X[70, 0], X[-1, 0]
     draws = rng.random((B, m))
     for kind in (
-        lambda i: kernels.LeaveOneOut(X[i], y[i], U),
-        lambda i: kernels.TwoBatches(X[i], y[i], U, draws[i], 4, 3, 0.5),
+        lambda i: gradients.LeaveOneOut(X[i], y[i], U),
+        lambda i: gradients.TwoBatches(X[i], y[i], U, draws[i], 4, 3, 0.5),
     ):
         total, norms = kind(slice(None)).clipped(0.7)
         each = [kind(slice(i, i + 1)).clipped(0.7) for i in range(B)]
@@ -124,7 +124,7 @@ def test_many_users_are_the_sum_of_each_by_itself():
 @given(st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.75]), min_size=1, max_size=8))
 def test_ranks_are_places_in_order_with_ties_by_position(numbers):
     draws, ranks = np.array([numbers]), np.empty((1, len(numbers)), np.int32)
-    kernels._ranks(draws, ranks)
+    gradients._ranks(draws, ranks)
     np.testing.assert_array_equal(np.argsort(ranks[0]), np.argsort(draws[0], kind="stable"))
 
 
@@ -133,8 +133,8 @@ def test_stored_numbers_are_used_as_they_are(dtype):
     rng = np.random.default_rng(4)
     X, y = rng.standard_normal((5, 6, 4)).astype(dtype), rng.standard_normal((5, 6)).astype(dtype)
     U = np.linalg.qr(rng.standard_normal((4, 2)))[0]
-    found = kernels.LeaveOneOut(X, y, U).clipped(0.3)[0]
-    wanted = kernels.LeaveOneOut(X.astype(np.float64), y.astype(np.float64), U).clipped(0.3)[0]
+    found = gradients.LeaveOneOut(X, y, U).clipped(0.3)[0]
+    wanted = gradients.LeaveOneOut(X.astype(np.float64), y.astype(np.float64), U).clipped(0.3)[0]
     np.testing.assert_allclose(found, wanted, rtol=1e-13, atol=1e-15)
 
 
@@ -146,7 +146,7 @@ def test_the_gradient_is_the_derivative_of_the_loss():
     def loss(U):
         return np.mean((X[0, 4:] @ U @ v - y[0, 4:]) ** 2)
 
-    G = kernels.TwoBatches(X, y, U, np.arange(8.0)[None], 4, 4).clipped(1e300)[0].T
+    G = gradients.TwoBatches(X, y, U, np.arange(8.0)[None], 4, 4).clipped(1e300)[0].T
     for i, j in np.ndindex(U.shape):
         E = np.zeros_like(U)
         E[i, j] = 1e-6
@@ -155,5 +155,5 @@ def test_the_gradient_is_the_derivative_of_the_loss():
 
 def test_no_users_is_no_problem():
     assert kernels.lstsq(np.empty((0, 3, 2)), np.empty((0, 3))).shape == (0, 2)
-    nobody = kernels.LeaveOneOut(np.empty((0, 3, 4)), np.empty((0, 3)), np.empty((4, 2)))
+    nobody = gradients.LeaveOneOut(np.empty((0, 3, 4)), np.empty((0, 3)), np.empty((4, 2)))
     np.testing.assert_array_equal(nobody.clipped(1.0)[0], np.zeros((2, 4)))
