@@ -172,7 +172,8 @@ def words(rows: Sequence[Row]) -> str:
     made, seeds = sum(bool(row["seeds"]) for row in rows), max(row["seeds"] for row in rows)
     return f"""
 Accuracy in per cent on each user's own test images, epsilon 1, delta 1e-5, S=5 classes a user: mean over up to {seeds} seeds
-(standard deviation). Networks have the paper's settings (presets `centaur-fashion` and `centaur-cifar10`). {made} of
+(standard deviation; one seed where none is told).
+Networks have the paper's settings (presets `centaur-fashion` and `centaur-cifar10`). {made} of
 {len(rows)} cells are known. Users alone release nothing. {" ".join(ranks(rows))}
 
 What stands in the way of networks is their number of parameters. Under replace-one the noise of a single round is
@@ -232,7 +233,8 @@ def curve_words(rows: Sequence[Row]) -> str:
         cells = [cell(row) for row in rows if row["method"] == method]
         said.append(f"{method} {', '.join(cells)}")
     return f"""
-Fashion-MNIST, n=2000, S=5, delta 1e-5, replace-one, up to {seeds} seeds. Accuracy in per cent (standard
+Fashion-MNIST, n=2000, S=5, delta 1e-5, replace-one, up to {seeds} seeds (one where no deviation is told).
+Accuracy in per cent (standard
 deviation) at epsilon {", ".join(EPSILONS)}: {"; ".join(said)}. Users alone release nothing, so theirs is one level.
 """
 
