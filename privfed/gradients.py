@@ -1,8 +1,8 @@
 """Clipped gradients of all users in one compiled pass: the shared embedding's, at every user's own head.
 
-Portions of users go through the processor's cache twice: once to project their examples, once to add up the gradients.
-Everything is computed in double precision, whatever examples are stored in. Users without a unique head are flagged and done
-again with heads of minimum norm: rare, slow, exact.
+Eight users at a time go through the processor's cache twice: once to project their examples, once to add up the gradients; the
+next eight are fetched meanwhile. Everything is computed in double precision, whatever examples are stored in. Users without a
+unique head are flagged and done again with heads of minimum norm: rare, slow, exact.
 """
 
 from __future__ import annotations
@@ -11,221 +11,336 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privfed.kernels import RANK_TOLERANCE, TINY, compiled, contiguous, dot, leave_one_out_heads, lstsq, solve_all
+from privfed.kernels import RANK_TOLERANCE, TINY, compiled, contiguous, leave_one_out_heads, lstsq
+from privfed.lanes import (
+    WIDTH,
+    after,
+    aligned,
+    fill,
+    first,
+    get,
+    larger,
+    load,
+    load_rows,
+    prefetch,
+    put,
+    root,
+    smaller,
+    store,
+    totals,
+    zero_rows,
+)
 from privfed.linalg import Array
 from privfed.privacy.mechanisms import SLACK, Dense
 
 LEVERAGE_TOLERANCE = 1e-6
 """Leave-one-out needs 1 - leverage above this, and pivots that leave it some correct digits."""
-CHUNK, CACHE = 64, 1 << 16
-"""Users, and about how many numbers of theirs, that are gone through twice in a row: the second time they are in the cache."""
+
+
+class Space(NamedTuple):
+    """What eight users are computed in, all of it flat; an axis of 8 has one number of each of them, side by side."""
+
+    P: Array
+    """(K, m, 8): their examples, projected."""
+    W: Array
+    """(K, m, 8): the weights of their examples in their gradients."""
+    targets: Array
+    """(m, 8)"""
+    roles: Array
+    """(2, m, 8): which examples fit the head and which judge it; without such roles, residuals and 1 - leverages."""
+    L: Array
+    """(k, k, 8): factors of their Gram matrices."""
+    heads: Array
+    """(k, 8)"""
+    Q: Array
+    """(k, m, 8): P, without examples that do not fit the head or in L's coordinates."""
+    G: Array
+    """(8, K, D): their gradients."""
+    scales: Array
+    """(8, 8): partial sums of squares of each of their gradients; then what the gradients are multiplied with."""
+    total: Array
+    """(K, D): the sum over all users."""
 
 
 @compiled
-def _gradients(X, y, UT, ranks, batches, scale, clip, total, norms, ok):  # type: ignore[no-untyped-def]
-    """Add the clipped gradients of all users to total (k, d); those flagged as not ok are left out.
+def _gradients(X, y, U, ranks, batches, scale, clip, total, norms, ok):  # type: ignore[no-untyped-def]
+    """The sum of all users' clipped gradients into total (k, d), without those of users flagged as not ok.
 
-    UT (K, d) has a row of zeros more where k is odd. Without ranks every example is judged by the head fitted without it. With
-    ranks (users, m) the first of batches = (b', b) fits the head, the next b examples judge it.
+    Without ranks every example is judged by the head fitted without it. With ranks (users, m) the first b' of batches = (b', b)
+    fit the head, the next b judge it.
+    """
+    _, m, d = X.shape
+    k = len(total)
+    K, D, width = k + k % 2, d + -d % WIDTH, max(d, WIDTH)
+    UT, kept = aligned(K * D), aligned(D)
+    for c in range(D):
+        column = _column(c, width)
+        if c - c % WIDTH <= column < d:
+            kept[c] = 1.0
+            for a in range(k):
+                UT[a * D + c] = U[column, a]
+    space = Space(
+        aligned(8 * K * m),
+        aligned(8 * K * m),
+        aligned(8 * m),
+        aligned(16 * m),
+        aligned(8 * k * k),
+        aligned(8 * k),
+        aligned(8 * k * m),
+        aligned(8 * K * D),
+        aligned(64),
+        aligned(K * D),
+    )
+    few = np.zeros((WIDTH, m, width), X.dtype)
+    _by_eights(X, y, UT, kept, k, ranks, batches, scale, clip, few, space, norms, ok)
+    for c in range(D):
+        if kept[c]:
+            for a in range(k):
+                total[a, _column(c, width)] = space.total[a * D + c]
+
+
+@compiled
+def _column(c, width):  # type: ignore[no-untyped-def]
+    """Columns are taken in blocks of 8, the last of which reaches back into the one before: the column at place c."""
+    return min(c - c % WIDTH, width - WIDTH) + c % WIDTH
+
+
+@compiled
+def _by_eights(X, y, UT, kept, k, ranks, batches, scale, clip, few, space, norms, ok):  # type: ignore[no-untyped-def]
+    """Add all users' clipped gradients to space.total, as `_gradients` does.
+
+    UT (K D,) and kept (D,) have columns by `_column`; where one comes a second time both are 0. K is even: where k is not, UT
+    has a row of zeros more. few (8, m, max(d, 8)): for users that do not fill vectors.
     """
     users, m, d = X.shape
-    K, k = len(UT), len(total)
-    P, W, T, gradient = np.empty((K, m, CHUNK)), np.zeros((K, m, CHUNK)), np.empty((m, CHUNK)), np.empty((K, d))
-    flat, sums = gradient.ravel(), total.ravel()
-    chunk = min(CHUNK, max(8, CACHE // (m * d)))
-    for start in range(0, users, chunk):
-        count = min(chunk, users - start)
+    D, width = len(kept), few.shape[2]
+    K, each, line = len(UT) // D, m * width, 64 // X.itemsize
+    P, W, targets, roles = first(space.P), first(space.W), first(space.targets), first(space.roles)
+    L, heads, Q, G = first(space.L), first(space.heads), first(space.Q), first(space.G)
+    for start in range(0, users, WIDTH):
+        count = min(WIDTH, users - start)
+        these = after(first(X), start * each)
+        if count < WIDTH or d < width:
+            few[count:] = 0.0
+            few[:count, :, :d] = X[start : start + count]
+            these = first(few)
+        _project(these, m, width, first(UT), K, D, P)
         for i in range(count):
-            _project(X, start + i, UT, P, i)
-        for j in range(m):
-            for i in range(count):
-                T[j, i] = y[start + i, j]
-        good = ok[start : start + count]
-        if len(ranks):
-            _two_batch_weights(P[:k], T, ranks[start : start + count], batches, scale, W[:k], good)
-        else:
-            _leave_one_out_weights(P[:k], T, scale, W[:k], good)
-        for i in range(count):
-            norms[start + i] = 0.0
-            if not good[i]:
-                continue
-            square = _combine(W, i, X, start + i, gradient)
-            if not math.isfinite(square):
-                continue
-            norms[start + i] = math.sqrt(square)
-            factor = _clip_factor(norms[start + i], clip)
-            for c in range(len(sums)):
-                sums[c] += factor * flat[c]
-
-
-@compiled
-def _project(X, user, UT, P, i):  # type: ignore[no-untyped-def]
-    """P[a, j, i] = <u_a, x_j> for a user's examples X[user] (m, d) and UT (K, d), two of each at a time; K is even."""
-    _, m, d = X.shape
-    for a in range(0, len(UT), 2):
-        for j in range(0, m - 1, 2):
-            s, t, v, w = 0.0, 0.0, 0.0, 0.0
-            for c in range(d):
-                x, z, f, g = X[user, j, c], X[user, j + 1, c], UT[a, c], UT[a + 1, c]
-                s += x * f
-                t += x * g
-                v += z * f
-                w += z * g
-            P[a, j, i], P[a + 1, j, i], P[a, j + 1, i], P[a + 1, j + 1, i] = s, t, v, w
-        if m % 2:
-            P[a, m - 1, i], P[a + 1, m - 1, i] = dot(X[user, m - 1], UT[a]), dot(X[user, m - 1], UT[a + 1])
-
-
-@compiled
-def _combine(W, i, X, user, out):  # type: ignore[no-untyped-def]
-    """out_a = sum_j W[a, j, i] x_j for a user's examples X[user] (m, d), and the sum of its squares. W (K, m, .), out (K, d).
-
-    Two rows of out and five examples at a time: every number is read and written as seldom as registers allow. K is even.
-    """
-    _, m, d = X.shape
-    total = 0.0
-    for a in range(0, len(W), 2):
-        b, square = a + 1, 0.0
-        for c in range(d):
-            out[a, c], out[b, c] = 0.0, 0.0
-        for j in range(m % 5):
-            p, q = W[a, j, i], W[b, j, i]
-            square = 0.0
-            for c in range(d):
-                f, g = out[a, c] + p * X[user, j, c], out[b, c] + q * X[user, j, c]
-                out[a, c], out[b, c] = f, g
-                square += f * f + g * g
-        for j in range(m % 5, m, 5):
-            p0, p1, p2, p3, p4 = W[a, j, i], W[a, j + 1, i], W[a, j + 2, i], W[a, j + 3, i], W[a, j + 4, i]
-            q0, q1, q2, q3, q4 = W[b, j, i], W[b, j + 1, i], W[b, j + 2, i], W[b, j + 3, i], W[b, j + 4, i]
-            square = 0.0  # of the last portion, which has them all
-            for c in range(d):
-                x0, x1, x2 = X[user, j, c], X[user, j + 1, c], X[user, j + 2, c]
-                x3, x4 = X[user, j + 3, c], X[user, j + 4, c]
-                f = out[a, c] + p0 * x0 + p1 * x1 + p2 * x2 + p3 * x3 + p4 * x4
-                g = out[b, c] + q0 * x0 + q1 * x1 + q2 * x2 + q3 * x3 + q4 * x4
-                out[a, c], out[b, c] = f, g
-                square += f * f + g * g
-        total += square
-    return total
-
-
-# What follows has users as the last axis, so that the processor does several of them at once.
-
-
-@compiled
-def _factors(P, L, ok, tolerance):  # type: ignore[no-untyped-def]
-    """P^T P = L L^T for every user, with reciprocals on L's diagonal: P (k, m, users), L (k, k, users), ok (users,)."""
-    k, m, _ = P.shape
-    users = len(ok)
-    largest = np.zeros(users)
-    for a in range(k):
-        for b in range(a + 1):
-            for i in range(users):
-                L[a, b, i] = 0.0
             for j in range(m):
-                for i in range(users):
-                    L[a, b, i] += P[a, j, i] * P[b, j, i]
-        for i in range(users):
-            largest[i] = max(largest[i], L[a, a, i])
+                put(targets, WIDTH * j + i, float(y[start + i, j]))
+        if len(ranks):
+            for i in range(count):
+                for j in range(m):
+                    fits, past = ranks[start + i, j] < batches[0], ranks[start + i, j] >= batches[0] + batches[1]
+                    put(roles, WIDTH * j + i, 1.0 if fits else 0.0)
+                    put(roles, WIDTH * (m + j) + i, 0.0 if fits or past else 1.0)
+            margin = _two_batch_weights(P, targets, roles, m, k, scale, L, heads, Q, W)
+        else:
+            margin = _leave_one_out_weights(P, targets, roles, m, k, scale, L, heads, Q, W)
+        ahead = d == width and start + 2 * WIDTH <= users
+        for i in range(WIDTH):
+            if ahead:
+                for c in range(0, each, line):
+                    prefetch(these, (WIDTH + i) * each + c)
+            squares = _combine(after(W, i), after(these, i * each), m, width, first(kept), K, D, after(G, i * K * D))
+            store(first(space.scales), WIDTH * i, squares)
+        _add(margin, clip, space, norms[start : start + count], ok[start : start + count])
+
+
+@compiled
+def _add(margin, clip, space, norms, ok):  # type: ignore[no-untyped-def]
+    """Add eight users' gradients to space.total, clipped; margin: users have unique heads where it is above 0.
+
+    norms and ok have room for those of them that are users.
+    """
+    scales, G, total, size = first(space.scales), first(space.G), first(space.total), len(space.total)
+    squares = totals(load_rows(scales, 0, WIDTH))
+    store(scales, 0, squares)
+    store(scales, WIDTH, margin)
+    for i in range(WIDTH):
+        square, unique, factor = get(scales, i), get(scales, WIDTH + i) > 0.0, 0.0
+        if i < len(norms):
+            ok[i] = unique
+            norms[i] = 0.0
+            if unique and math.isfinite(square):
+                norms[i] = math.sqrt(square)
+                factor = _clip_factor(norms[i], clip)
+        if factor == 0.0:  # a number that is not finite stays so when multiplied with 0
+            for c in range(0, size, WIDTH):
+                store(G, i * size + c, fill(0.0))
+        put(scales, 2 * WIDTH + i, factor)
+    for c in range(0, size, WIDTH):
+        s = load(total, c)
+        for i in range(WIDTH):
+            s = s + load(G, i * size + c) * fill(get(scales, 2 * WIDTH + i))
+        store(total, c, s)
+
+
+@compiled
+def _project(X, m, d, UT, K, D, P):  # type: ignore[no-untyped-def]
+    """P[a, j, i] = <u_a, x_ij> for eight users' examples X (8, m, d) and UT (K, D): two of the latter at a time."""
+    for j in range(m):
+        for a in range(0, K, 2):
+            u, w = after(UT, a * D), after(UT, a * D + D)
+            s, t = zero_rows(), zero_rows()
+            for c in range(0, D, WIDTH):
+                x = load_rows(X, j * d + min(c, d - WIDTH), m * d)
+                s = s + x * load(u, c)
+                t = t + x * load(w, c)
+            store(P, WIDTH * (a * m + j), totals(s))
+            store(P, WIDTH * (a * m + m + j), totals(t))
+
+
+@compiled
+def _combine(W, X, m, d, kept, K, D, out):  # type: ignore[no-untyped-def]
+    """out_a = sum_j W[a, j] x_j for a user's examples X (m, d), and eight numbers whose sum is that of its squares.
+
+    W (K, m), every eighth number; out (K, D), 0 where columns come a second time. Two a and two blocks of columns at a time.
+    """
+    nothing = fill(0.0)
+    squares, others = nothing, nothing
+    for a in range(0, K, 2):
+        p, q = after(W, WIDTH * a * m), after(W, WIDTH * (a + 1) * m)
+        f, g = after(out, a * D), after(out, a * D + D)
+        for c in range(0, D - WIDTH, 2 * WIDTH):
+            b = min(c + WIDTH, d - WIDTH)
+            s, t, v, w = nothing, nothing, nothing, nothing
+            for j in range(m):
+                x, z = load(X, j * d + c), load(X, j * d + b)
+                s, t = s + x * fill(get(p, WIDTH * j)), t + x * fill(get(q, WIDTH * j))
+                v, w = v + z * fill(get(p, WIDTH * j)), w + z * fill(get(q, WIDTH * j))
+            v, w = v * load(kept, c + WIDTH), w * load(kept, c + WIDTH)
+            squares, others = squares + s * s + v * v, others + t * t + w * w
+            store(f, c, s)
+            store(g, c, t)
+            store(f, c + WIDTH, v)
+            store(g, c + WIDTH, w)
+        if D % (2 * WIDTH):
+            s, t = nothing, nothing
+            for j in range(m):
+                x = load(X, j * d + d - WIDTH)
+                s, t = s + x * fill(get(p, WIDTH * j)), t + x * fill(get(q, WIDTH * j))
+            s, t = s * load(kept, D - WIDTH), t * load(kept, D - WIDTH)
+            squares, others = squares + s * s, others + t * t
+            store(f, D - WIDTH, s)
+            store(g, D - WIDTH, t)
+    return squares + others
+
+
+# What follows reads as for a single user; every number is one of each of eight.
+
+
+@compiled
+def _at(A, n):  # type: ignore[no-untyped-def]
+    return load(A, WIDTH * n)
+
+
+@compiled
+def _set(A, n, value):  # type: ignore[no-untyped-def]
+    store(A, WIDTH * n, value)
+
+
+@compiled
+def _factors(P, m, k, L, tolerance):  # type: ignore[no-untyped-def]
+    """P^T P = L L^T, with reciprocals on L's diagonal: P (k, m), L (k, k). Not above 0: no full rank, or not finite."""
+    largest, margin = fill(0.0), fill(1.0)
     for a in range(k):
         for b in range(a + 1):
+            s = fill(0.0)
+            for j in range(m):
+                s = s + _at(P, a * m + j) * _at(P, b * m + j)
+            _set(L, a * k + b, s)
+        largest = larger(largest, _at(L, a * k + a))
+    for a in range(k):
+        for b in range(a + 1):
+            s = _at(L, a * k + b)
             for c in range(b):
-                for i in range(users):
-                    L[a, b, i] -= L[a, c, i] * L[b, c, i]
+                s = s - _at(L, a * k + c) * _at(L, b * k + c)
             if a > b:
-                for i in range(users):
-                    L[a, b, i] *= L[b, b, i]
-        for i in range(users):
-            ok[i] &= L[a, a, i] > tolerance * largest[i]
-            L[a, a, i] = 1.0 / math.sqrt(L[a, a, i])
+                s = s * _at(L, b * k + b)
+            else:
+                margin = smaller(margin, s - fill(tolerance) * largest)
+                s = fill(1.0) / root(s)
+            _set(L, a * k + b, s)
+    return margin
 
 
 @compiled
-def _leave_one_out_weights(P, y, scale, V, ok):  # type: ignore[no-untyped-def]
-    """The weight of each x_j in the user's gradient, scale r_j v_(-j), into V.
+def _leave_one_out_weights(P, y, e, m, k, scale, L, z, Q, W):  # type: ignore[no-untyped-def]
+    """The weight of each x_j in the user's gradient, scale r_j v_(-j), into W. Not above 0: no unique heads.
 
-    P, V (k, m, users), y (m, users), ok (users,).
+    P, W, Q (k, m), y (m,), e (2, m), L (k, k), z (k,).
     """
-    k, m, _ = P.shape
-    users = len(ok)
-    L, W, z = np.empty((k, k, users)), np.empty((k, m, users)), np.zeros((k, users))
-    e, rest = np.empty((m, users)), np.ones((m, users))
-    for i in range(users):
-        ok[i] = m > k
-    _factors(P, L, ok, LEVERAGE_TOLERANCE)
-    # w_j = L^-1 p_j; z = sum w_j y_j; e = y - fit; rest = 1 - leverage.
+    margin = _factors(P, m, k, L, LEVERAGE_TOLERANCE) if m > k else fill(-1.0)
+    # w_j = L^-1 p_j; z = sum w_j y_j; e = y - fit, then 1 - leverage.
     for j in range(m):
-        for i in range(users):
-            e[j, i] = y[j, i]
+        _set(e, j, _at(y, j))
+        _set(e, m + j, fill(1.0))
     for a in range(k):
+        fitted = fill(0.0)
         for j in range(m):
-            for i in range(users):
-                W[a, j, i] = P[a, j, i]
+            w = _at(P, a * m + j)
             for c in range(a):
-                for i in range(users):
-                    W[a, j, i] -= L[a, c, i] * W[c, j, i]
-            for i in range(users):
-                W[a, j, i] *= L[a, a, i]
-                z[a, i] += W[a, j, i] * y[j, i]
-                rest[j, i] -= W[a, j, i] * W[a, j, i]
+                w = w - _at(L, a * k + c) * _at(Q, c * m + j)
+            w = w * _at(L, a * k + a)
+            _set(Q, a * m + j, w)
+            _set(e, m + j, _at(e, m + j) - w * w)
+            fitted = fitted + w * _at(y, j)
         for j in range(m):
-            for i in range(users):
-                e[j, i] -= W[a, j, i] * z[a, i]
-    for j in range(m):
-        for i in range(users):
-            ok[i] &= rest[j, i] >= LEVERAGE_TOLERANCE
-            e[j, i] /= rest[j, i]
+            _set(e, j, _at(e, j) - _at(Q, a * m + j) * fitted)
+        _set(z, a, fitted)
     # v_(-j) = L^-T (z - w_j e_j), then its weight, as r_j = -e_j.
-    for a in range(k - 1, -1, -1):
-        for j in range(m):
-            for i in range(users):
-                V[a, j, i] = z[a, i] - W[a, j, i] * e[j, i]
+    for j in range(m):
+        margin = smaller(margin, _at(e, m + j) - fill(LEVERAGE_TOLERANCE))
+        error = _at(e, j) / _at(e, m + j)
+        for a in range(k - 1, -1, -1):
+            v = _at(z, a) - _at(Q, a * m + j) * error
             for c in range(a + 1, k):
-                for i in range(users):
-                    V[a, j, i] -= L[c, a, i] * V[c, j, i]
-            for i in range(users):
-                V[a, j, i] *= L[a, a, i]
-    for a in range(k):
-        for j in range(m):
-            for i in range(users):
-                V[a, j, i] *= -scale * e[j, i]
+                v = v - _at(L, c * k + a) * _at(W, c * m + j)
+            _set(W, a * m + j, v * _at(L, a * k + a))
+        for a in range(k):
+            _set(W, a * m + j, _at(W, a * m + j) * error * fill(-scale))
+    return margin
 
 
 @compiled
-def _two_batch_weights(P, y, ranks, batches, scale, V, ok):  # type: ignore[no-untyped-def]
-    """The weight of each x_j in the user's gradient, scale r_j v for those that judge and 0 for others, into V.
+def _two_batch_weights(P, y, roles, m, k, scale, L, v, Q, W):  # type: ignore[no-untyped-def]
+    """The weight of each x_j in the user's gradient, scale r_j v for those that judge and 0 for others, into W.
 
-    P, V (k, m, users), y (m, users), ranks (users, m), ok (users,).
+    P, W, Q (k, m), y (m,), roles (2, m): 1 for those that fit v, then for those that judge, L (k, k), v (k,). Not above 0: no
+    unique head.
     """
-    k, m, _ = P.shape
-    users = len(ok)
-    head, end = batches[0], batches[0] + batches[1]
-    L, Q, v, r = np.empty((k, k, users)), np.empty((k, m, users)), np.zeros((k, users)), np.empty(users)
+    for a in range(k):
+        s = fill(0.0)
+        for j in range(m):
+            p = _at(P, a * m + j) * _at(roles, j)
+            _set(Q, a * m + j, p)
+            s = s + p * _at(y, j)
+        _set(v, a, s)
+    margin = _factors(Q, m, k, L, RANK_TOLERANCE)
+    for a in range(k):
+        s = _at(v, a)
+        for c in range(a):
+            s = s - _at(L, a * k + c) * _at(v, c)
+        _set(v, a, s * _at(L, a * k + a))
+    for a in range(k - 1, -1, -1):
+        s = _at(v, a)
+        for c in range(a + 1, k):
+            s = s - _at(L, c * k + a) * _at(v, c)
+        _set(v, a, s * _at(L, a * k + a))
     for j in range(m):
+        r = fill(0.0) - _at(y, j)
         for a in range(k):
-            for i in range(users):
-                Q[a, j, i] = P[a, j, i] if ranks[i, j] < head else 0.0
-                v[a, i] += Q[a, j, i] * y[j, i]
-    for i in range(users):
-        ok[i] = True
-    _factors(Q, L, ok, RANK_TOLERANCE)
-    solve_all(L, v)
-    for j in range(m):
-        for i in range(users):
-            r[i] = -y[j, i]
+            r = r + _at(P, a * m + j) * _at(v, a)
+        r = r * _at(roles, m + j) * fill(scale)
         for a in range(k):
-            for i in range(users):
-                r[i] += P[a, j, i] * v[a, i]
-        for i in range(users):
-            r[i] = scale * r[i] if head <= ranks[i, j] < end else 0.0
-        for a in range(k):
-            for i in range(users):
-                V[a, j, i] = r[i] * v[a, i]
+            _set(W, a * m + j, r * _at(v, a))
+    return margin
 
 
 @compiled
@@ -261,11 +376,9 @@ class Gradients(ABC):
     U: Array
 
     def _clipped(self, clip: float, ranks: NDArray[np.int32], batches: tuple[int, int], scale: float) -> tuple[Array, Array]:
-        X, y, (d, k) = contiguous(self.X), contiguous(self.y), self.U.shape
-        UT = np.zeros((k + k % 2, d))
-        UT[:k] = self.U.T
-        total, norms, ok = np.zeros((k, d)), np.empty(len(X)), np.empty(len(X), dtype=np.bool_)
-        _gradients(X, y, UT, ranks, batches, float(scale), float(clip), total, norms, ok)
+        X, y = contiguous(self.X), contiguous(self.y)
+        total, norms, ok = np.zeros(self.U.T.shape), np.empty(len(X)), np.empty(len(X), dtype=np.bool_)
+        _gradients(X, y, np.ascontiguousarray(self.U), ranks, batches, float(scale), float(clip), total, norms, ok)
         if not ok.all():
             bad = np.flatnonzero(~ok)
             rest, norms[bad] = Dense(self._min_norm(bad)).clipped(clip)

@@ -104,12 +104,13 @@ def test_two_batch_gradients_equal_the_paper_line_by_line(problem, data):
         same(norms, [np.linalg.norm(G)], 1e-5)
 
 
-def test_many_users_are_the_sum_of_each_by_itself():
-    """More than go through the cache at a time, some without a unique head."""
+@pytest.mark.parametrize(("B", "d", "k"), [(197, 6, 3), (8, 8, 1), (17, 11, 2), (9, 16, 4), (30, 50, 5)])
+def test_many_users_are_the_sum_of_each_by_itself(B, d, k):
+    """Eight users and eight features at a time, and what is left of both; some users without a unique head."""
     rng = np.random.default_rng(3)
-    B, m, d = 3 * gradients.CHUNK + 5, 7, 6
-    X, y, U = rng.standard_normal((B, m, d)), rng.standard_normal((B, m)), np.linalg.qr(rng.standard_normal((d, 3)))[0]
-    X[10], X[70, 1:], X[-1] = 0.0, X[70, 0], X[-1, 0]
+    m = 7
+    X, y, U = rng.standard_normal((B, m, d)), rng.standard_normal((B, m)), np.linalg.qr(rng.standard_normal((d, k)))[0]
+    X[1], X[2, 1:], X[-1] = 0.0, X[2, 0], X[-1, 0]
     draws = rng.random((B, m))
     for kind in (
         lambda i: gradients.LeaveOneOut(X[i], y[i], U),
@@ -119,6 +120,30 @@ def test_many_users_are_the_sum_of_each_by_itself():
         each = [kind(slice(i, i + 1)).clipped(0.7) for i in range(B)]
         np.testing.assert_allclose(total, sum(part for part, _ in each), rtol=1e-12, atol=1e-12)
         np.testing.assert_allclose(norms, [float(norm[0]) for _, norm in each], rtol=1e-12, atol=1e-12)
+    naively = sum(naive.clip(naive.leave_one_out_gradient(x, t, U), 0.7) for x, t in zip(X, y, strict=True))
+    np.testing.assert_allclose(gradients.LeaveOneOut(X, y, U).clipped(0.7)[0].T, naively, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("broken", [np.nan, np.inf, 1e200, 3e38])
+@pytest.mark.parametrize("place", [0, 5, 7, 10])
+def test_what_a_user_has_never_touches_another(broken, place):
+    """Not even one who is computed beside, and whatever is not finite adds nothing."""
+    rng = np.random.default_rng(5)
+    X, y = rng.standard_normal((11, 6, 12)), rng.standard_normal((11, 6))
+    U, draws = np.linalg.qr(rng.standard_normal((12, 2)))[0], rng.random((11, 6))
+    X[place, 2, 4] = broken
+    others = np.arange(11) != place
+    for kind in (
+        lambda i: gradients.LeaveOneOut(X[i], y[i], U),
+        lambda i: gradients.TwoBatches(X[i], y[i], U, draws[i], 3, 3),
+    ):
+        with np.errstate(all="ignore"):
+            total, norms = kind(slice(None)).clipped(0.4)
+            own, _ = kind(slice(place, place + 1)).clipped(0.4)
+        rest, wanted = kind(others).clipped(0.4)
+        assert np.linalg.norm(own) <= 0.4
+        np.testing.assert_allclose(total, rest + own, rtol=1e-12, atol=1e-12)
+        np.testing.assert_array_equal(norms[others], wanted)
 
 
 @given(st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.75]), min_size=1, max_size=8))
