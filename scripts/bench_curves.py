@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench_table import Column, Effort, Row, Section
-from figures.common import slope
+from figures.common import nobody, slope
 from rich.console import Console
 
 from privfed.config import compose
@@ -46,7 +46,7 @@ CURVES = (
 def round_seconds(overrides: Sequence[str], rounds: int) -> float:
     """Of a training round: the median of a run's."""
     experiment = Experiment(compose(["init=random", f"rounds={rounds}", *overrides]))
-    experiment.data.validation = lambda: None  # fresh users would be more than those who train; no round needs them
+    experiment.data.validation = nobody  # fresh users would be more than those who train; no round needs them
     outcome = experiment.run()
     return statistics.median(row["seconds"] for row in outcome.rows if row["task"] == "gradient")
 

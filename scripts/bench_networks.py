@@ -54,8 +54,8 @@ def loop(network: nn.Sequential, shape: Sequence[int], users: Cohort, cached: bo
         y = torch.from_numpy(users.y[i]).long()
         own = copy.deepcopy(network)
         body, head = own[:-1], own[-1]
-        nn.init.zeros_(head.weight)
-        nn.init.zeros_(head.bias)
+        for parameter in head.parameters():
+            nn.init.zeros_(parameter)
         optimiser = torch.optim.SGD(head.parameters(), LR, MOMENTUM, weight_decay=DECAY)
         seen = represented(body, x) if cached else None
         for _ in range(HEAD_EPOCHS):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from typing import Any
 
 import numpy as np
 from bench_user import NOISE, Array, gradient, stepped
@@ -58,7 +59,9 @@ class FedRep(FederatedAlgorithm):
         super().__init__()
         self.rounds, self.clock = rounds, [time.perf_counter()]
 
-    def get_next_central_contexts(self, model, iteration, algorithm_params, model_train_params, model_eval_params=None):
+    def get_next_central_contexts(
+        self, model: Any, iteration: int, algorithm_params: Any, model_train_params: Any, model_eval_params: Any = None
+    ) -> tuple[Any, Any, Any]:
         """One query a round."""
         if iteration == self.rounds:
             return None, model, Metrics()
@@ -74,13 +77,13 @@ class FedRep(FederatedAlgorithm):
         )
         return (context,), model, Metrics()
 
-    def simulate_one_user(self, model, user_dataset, central_context):
+    def simulate_one_user(self, model: Any, user_dataset: Any, central_context: Any) -> tuple[Any, Any]:
         """The user's gradient, not clipped yet."""
         X, y = user_dataset.raw_data
         G = gradient(X, y, model.U)
         return MappedVectorStatistics({"U": torch.from_numpy(G) if SEVERAL else G}), Metrics()
 
-    def process_aggregated_statistics(self, central_context, aggregate_metrics, model, statistics):
+    def process_aggregated_statistics(self, central_context: Any, aggregate_metrics: Any, model: Any, statistics: Any) -> Any:
         """The server's step."""
         updated = model.apply_model_update(statistics)
         self.clock.append(time.perf_counter())

@@ -170,8 +170,13 @@ def validated(costs: Costs, rounds: int = 12) -> list[Row]:
         share = ["runtime.cpus=0.5"] if runtime == "Ray" else []
         made = experiment(RUNTIMES[runtime], f"data.n={n}", f"runtime.nodes={nodes}", f"rounds={rounds}", *share)
         clock: list[float] = []
-        rounds_of = made.run(on_step=lambda row, clock=clock: clock.append(time.process_time())).rows
-        row = {"runtime": runtime, "n": n, "nodes": nodes, "predicted": costs.flat(n, nodes, 1, cores, runtime, P, None).total}
+
+        def noted(_row: Row, clock: list[float] = clock) -> None:
+            clock.append(time.process_time())
+
+        rounds_of = made.run(on_step=noted).rows
+        row: Row = {"runtime": runtime, "n": n, "nodes": nodes}
+        row["predicted"] = costs.flat(n, nodes, 1, cores, runtime, P, None).total
         row["measured"] = statistics.median(each["seconds"] for each in rounds_of)
         if runtime == "in process":  # all processors' seconds are this process's
             row["busy_predicted"] = row["predicted"] + costs.user(P) * n * (1 - 1 / min(cores, nodes))

@@ -122,9 +122,11 @@ def fetch(name: str, to: Path, own: Path | None = None) -> str:
     folder = to / name
     if name == "femnist" and own is not None:
 
-        def make(work: Path, out: Path) -> None:
+        def copied(_work: Path, out: Path) -> None:
             shutil.copyfile(own, out / "femnist.npz")
             npz_labels(out / "femnist.npz")
+
+        make: Callable[[Path, Path], None] = copied
     elif state := present(name, folder):
         if name in SHA256 and state == "verified" and not (folder / SUMS).exists():
             write_sums(folder, list(SHA256[name]))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from typing import Any
 
 from figures import centaur, jl, networks, pmpr, rgrad
 from figures.common import Figure, assemble, write
@@ -19,7 +20,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("name", choices=[*FIGURES, "all"], help="which figure, or all of them")
     parser.add_argument("--seeds", type=int, default=None, help="runs a point; each figure has its own default")
     long, default = parser.add_argument_group("centaur-table and centaur-figure"), networks.EVERYTHING
-    some = {"action": "extend", "nargs": "+"}
+    some: dict[str, Any] = {"action": "extend", "nargs": "+"}
     long.add_argument("--method", choices=networks.METHODS, help="run only these", **some)
     long.add_argument("--data", choices=networks.SIZES, help="run only on these", **some)
     long.add_argument("--jobs", type=int, default=1, help="runs at a time, each on a core; 1 takes all cores for one run")

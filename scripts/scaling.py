@@ -159,7 +159,8 @@ def parents(leaves: int, fan_out: int) -> list[list[range]]:
     check_sizes(leaves=leaves)
     if isinstance(fan_out, bool) or not isinstance(fan_out, int) or fan_out < 2:
         raise ValueError(f"fan_out={fan_out}: must be a whole number of at least 2")
-    levels, width = [], leaves
+    levels: list[list[range]] = []
+    width = leaves
     while width > 1 or not levels:
         levels.append([range(first, min(first + fan_out, width)) for first in range(0, width, fan_out)])
         width = len(levels[-1])

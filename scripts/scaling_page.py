@@ -99,10 +99,10 @@ def predictions(costs: Costs, cores: int = CORES) -> str:
         parts.append(f"**{title}**\n\n{table(head, lines)}")
     lines = []
     for n in USERS:
-        rounds = [costs.flat(n, min(n, M * cores), M, cores, "Ray", P) for M in MACHINES]
+        spreads = [costs.flat(n, min(n, M * cores), M, cores, "Ray", P) for M in MACHINES]
         hop = costs.hop("Ray", P, DATA_CENTRE)
         sums = [best_fan_out(min(n, M * cores), hop)[1] for M in MACHINES]
-        lines.append([power(n), *(short(r.compute + costs.fixed["Ray"] + s) for r, s in zip(rounds, sums, strict=True))])
+        lines.append([power(n), *(short(r.compute + costs.fixed["Ray"] + s) for r, s in zip(spreads, sums, strict=True))])
     title = f"One cohort a core, {cores} cores a machine, sums through the best tree (simulated)"
     parts.append(f"**{title}**\n\n{table(['users', *(f'M={M:,}' for M in MACHINES)], lines)}")
     return "\n\n".join([*parts, "\\* the server's part is longer than computing."])
@@ -161,9 +161,10 @@ def replaced(text: str, numbers: Mapping[str, str]) -> str:
     """The page with its numbers replaced, between <!-- numbers: NAME --> and <!-- end -->."""
     for name, block in numbers.items():
         pattern = re.compile(rf"(<!-- numbers: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        if not pattern.search(text):
+        found = pattern.search(text)
+        if not found:
             raise ValueError(f"the page has no place for the numbers named {name}")
-        text = pattern.sub(lambda found, block=block: f"{found[1]}\n{block}\n\n{found[2]}", text)
+        text = f"{text[: found.end(1)]}\n{block}\n\n{text[found.start(2) :]}"
     return text
 
 
