@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, Protocol
@@ -168,25 +168,43 @@ def sampled_mu(epsilon: float, delta: float, q: float, rounds: int, replaced: bo
     return low
 
 
+Price = tuple[float, float, int | None, float]
+"""What a release costs: mu, epsilon, group and sampling, as a `Cost` has them."""
+
+
+def prices(costs: Iterable[Cost]) -> Counter[Price]:
+    """How many of them cost the same: all that composition needs to know."""
+    return Counter((cost.mu, cost.epsilon, cost.group, cost.sampling) for cost in costs)
+
+
 def total_epsilon(costs: Iterable[Cost], delta: float, replaced: bool = True) -> float:
     """What everything together costs the user who pays most. replaced: users are replaced, rather than added or removed."""
-    costs = list(costs)
-    groups: list[int | None] = list({cost.group for cost in costs if cost.group is not None}) or [None]
-    parts = ([cost for cost in costs if cost.group is None or cost.group == group] for group in groups)
-    return max(_epsilon(part, delta, replaced) for part in parts)
+    return composed(prices(costs), delta, replaced)
 
 
-def _epsilon(costs: Sequence[Cost], delta: float, replaced: bool) -> float:
+def composed(paid: Mapping[Price, int], delta: float, replaced: bool = True) -> float:
+    """The same, of so many releases at each price."""
+    parts: dict[int | None, list[tuple[Price, int]]] = {}
+    for price, count in paid.items():
+        parts.setdefault(price[2], []).append((price, count))
+    everybody = parts.pop(None, [])
+    return max(_epsilon([*everybody, *part], delta, replaced) for part in parts.values() or [[]])
+
+
+def _epsilon(paid: Sequence[tuple[Price, int]], delta: float, replaced: bool) -> float:
     """Sequential composition: the mus as the root of their squares' sum, pure epsilons as a sum on top."""
-    pure = math.fsum(cost.epsilon for cost in costs)
-    mu = math.hypot(*(cost.mu for cost in costs if cost.sampling == 1))
-    sampled = sorted((cost.mu, cost.sampling) for cost in costs if cost.sampling < 1)
+    pure = math.fsum(epsilon * count for (_, epsilon, _, _), count in paid)
+    mu = math.hypot(*(mu * math.sqrt(count) for (mu, _, _, sampling), count in paid if sampling == 1))
+    sampled = Counter[tuple[float, float]]()
+    for (cost, _, _, sampling), count in paid:
+        if sampling < 1:
+            sampled[cost, sampling] += count
     if not sampled:
         return pure + gaussian_epsilon(mu, delta)
 
     from privfed.privacy.sampled import sampled_epsilon
 
-    return pure + sampled_epsilon(mu, tuple(Counter(sampled).items()), delta, replaced)
+    return pure + sampled_epsilon(mu, tuple(sorted(sampled.items())), delta, replaced)
 
 
 def _bisect(below: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:

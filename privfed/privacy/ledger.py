@@ -8,13 +8,24 @@ import json
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TextIO
 
 from privfed.errors import BudgetError, ConfigError, PrivfedError, check_number
-from privfed.privacy.accounting import Cost, GaussianRelease, Release, Selection, gaussian_mu, total_epsilon
+from privfed.privacy.accounting import (
+    Cost,
+    GaussianRelease,
+    Price,
+    Release,
+    Selection,
+    composed,
+    gaussian_mu,
+    prices,
+    total_epsilon,
+)
 
 REPLACE_ONE, ADD_REMOVE, WEAK = "replace-one", "add-remove", "weak"
 EPSILONS = "must be a positive number between 1e-6 and 1e6, or inf for no privacy"
@@ -48,6 +59,9 @@ class Ledger:
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
         self.releases: list[Release] = []
+        self._paid = Counter[Price]()
+        self._made: set[tuple[str, int]] = set()
+        """What all of them cost, and the names and rounds of all."""
         self._file: TextIO | None = None
         self._expected: list[Release] = []
         self._links = [linked("", asdict(budget))]
@@ -80,7 +94,7 @@ class Ledger:
             raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
         whole = content.rfind(b"\n") + 1
         for number, text in enumerate(content[:whole].splitlines(), start=1):
-            self.releases.append(self._read(path, number, text))
+            self._note(self._read(path, number, text))
         return whole
 
     def _read(self, path: Path, number: int, text: bytes) -> Release:
@@ -99,7 +113,15 @@ class Ledger:
     def expect(self, releases: Sequence[Release]) -> None:
         """These, the last ones, were written by a run that was stopped: the same release with the same noise comes again."""
         self._expected = list(releases)
-        del self.releases[len(self.releases) - len(self._expected) :]
+        known = self.releases[: len(self.releases) - len(self._expected)]
+        self.releases, self._paid, self._made = [], Counter(), set()
+        self._note(*known)
+
+    def _note(self, *releases: Release) -> None:
+        """These were made."""
+        self.releases += releases
+        self._paid += prices(releases)
+        self._made |= {(release.name, release.round) for release in releases}
 
     @property
     def chain(self) -> str:
@@ -109,7 +131,7 @@ class Ledger:
     @property
     def epsilon(self) -> float:
         """Spent so far at the budget's delta."""
-        return total_epsilon(self.releases, self.budget.delta, self.budget.neighbouring != ADD_REMOVE)
+        return composed(self._paid, self.budget.delta, self.budget.neighbouring != ADD_REMOVE)
 
     @property
     def delta(self) -> float:
@@ -125,7 +147,7 @@ class Ledger:
 
     def check(self, costs: Sequence[Cost], what: str) -> None:
         """Refuse, before any data is touched, what the budget cannot hold on top of what is spent."""
-        epsilon = total_epsilon([*self.releases, *costs], self.budget.delta, self.budget.neighbouring != ADD_REMOVE)
+        epsilon = composed(self._paid + prices(costs), self.budget.delta, self.budget.neighbouring != ADD_REMOVE)
         if epsilon > self.budget.epsilon:
             raise BudgetError(
                 f"privacy budget refused: {what} would bring the total to epsilon={epsilon:.4g}, the budget is "
@@ -135,15 +157,15 @@ class Ledger:
 
     def charge(self, release: Release) -> None:
         """Write the release down; when this returns, it may leave."""
-        if any((r.name, r.round) == (release.name, release.round) for r in self.releases):
+        if (release.name, release.round) in self._made:
             raise PrivfedError(f"{release.name} was released in round {release.round} already; noise is never used twice")
         if self._expected:
             if release != self._expected[0]:
                 raise PrivfedError(f"the ledger's release {len(self.releases) + 1} is not the one that was to be repeated")
-            self.releases.append(self._expected.pop(0))
+            self._note(self._expected.pop(0))
             return
         self.check([release], f"release {len(self.releases) + 1} ({release.name})")
-        self.releases.append(release)
+        self._note(release)
         if self._file is not None:
             line = {
                 "release": len(self.releases),
