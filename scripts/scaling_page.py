@@ -31,7 +31,7 @@ def short(seconds: float) -> str:
     if seconds >= 100:
         return f"{seconds:,.0f} s"
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= size:
+        if seconds >= 0.9995 * size:  # what would be rounded to a thousand of the next unit
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds / 1e-9:.3g} ns"
 
