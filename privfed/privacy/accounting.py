@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, Protocol
@@ -184,19 +184,22 @@ def total_epsilon(costs: Iterable[Cost], delta: float, replaced: bool = True) ->
 
 def composed(paid: Mapping[Price, int], delta: float, replaced: bool = True) -> float:
     """The same, of so many releases at each price."""
-    parts: dict[int | None, list[tuple[Price, int]]] = {}
-    for price, count in paid.items():
-        parts.setdefault(price[2], []).append((price, count))
-    everybody = parts.pop(None, [])
-    return max(_epsilon([*everybody, *part], delta, replaced) for part in parts.values() or [[]])
+    parts: dict[int | None, Counter[tuple[float, float, float]]] = {}
+    for (mu, epsilon, group, sampling), count in paid.items():
+        parts.setdefault(group, Counter())[mu, epsilon, sampling] += count
+    everybody = parts.pop(None, Counter())
+    return max(_epsilon(everybody + part, delta, replaced) for part in parts.values() or [Counter()])
 
 
-def _epsilon(paid: Sequence[tuple[Price, int]], delta: float, replaced: bool) -> float:
-    """Sequential composition: the mus as the root of their squares' sum, pure epsilons as a sum on top."""
-    pure = math.fsum(epsilon * count for (_, epsilon, _, _), count in paid)
-    mu = math.hypot(*(mu * math.sqrt(count) for (mu, _, _, sampling), count in paid if sampling == 1))
+def _epsilon(paid: Mapping[tuple[float, float, float], int], delta: float, replaced: bool) -> float:
+    """Sequential composition: the mus as the root of their squares' sum, pure epsilons as a sum on top.
+
+    paid: so many releases at each mu, epsilon and sampling.
+    """
+    pure = math.fsum(epsilon * count for (_, epsilon, _), count in paid.items())
+    mu = math.hypot(*(mu * math.sqrt(count) for (mu, _, sampling), count in paid.items() if sampling == 1))
     sampled = Counter[tuple[float, float]]()
-    for (cost, _, _, sampling), count in paid:
+    for (cost, _, sampling), count in paid.items():
         if sampling < 1:
             sampled[cost, sampling] += count
     if not sampled:
