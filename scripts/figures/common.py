@@ -113,7 +113,7 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
 
 
 def draw(axes: plt.Axes, lines: Sequence[Line], x_label: str, y_label: str, title: str = "", log: str = "xy") -> None:
-    """Lines with error bars of one standard deviation, levels dashed."""
+    """Lines with error bars of one standard deviation (none where it is 0: a single seed), levels dashed."""
     colours = plt.rcParams["axes.prop_cycle"].by_key()["color"]
     for i, line in enumerate(lines):
         colour = colours[i % len(colours)]
@@ -121,8 +121,8 @@ def draw(axes: plt.Axes, lines: Sequence[Line], x_label: str, y_label: str, titl
             axes.axhline(line.y[0], linestyle="--", linewidth=1.2, color=colour, label=line.name)
             continue
         # On a logarithmic axis a bar must not reach zero.
-        down = [min(s, 0.9 * y) for s, y in zip(line.spread, line.y, strict=True)] if line.spread else None
-        bars = [down, list(line.spread)] if down is not None else None
+        up = [s or math.nan for s in line.spread]
+        bars = [[min(s, 0.9 * y) for s, y in zip(up, line.y, strict=True)], up] if up else None
         axes.errorbar(
             line.x, line.y, bars, fmt=line.style, capsize=3, markersize=4, linewidth=1.5, color=colour, label=line.name
         )
