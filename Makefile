@@ -23,6 +23,7 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 # Tests open the pages in a real browser. Without one they are skipped, so that nothing here may fail.
 browser:
@@ -35,11 +36,11 @@ browser:
 
 # Measures everything and compares it with the last committed figures: make bench BENCH="--quick --only limits rivals"
 bench: setup
-	$(BIN)/python scripts/bench.py $(BENCH)
+	$(BIN)/python benchmarks/bench.py $(BENCH)
 
 # The same, and writes docs/benchmarks.md, its picture and a line of docs/benchmarks.jsonl; with ten million users, too.
 benchmarks: setup
-	$(BIN)/python scripts/bench.py --long --write $(BENCH)
+	$(BIN)/python benchmarks/bench.py --long --write $(BENCH)
 
 clean:
 	rm -rf .venv build *.egg-info

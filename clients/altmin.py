@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 from flwr.common import NDArrays
 
-from clients.base import Task
-from clients.linear import LinearClient
+from privfed.algorithm.client import Task
+from privfed.algorithm.linear_client import LinearClient
 from privfed.data.cohort import Cohort
-from privfed.errors import ConfigError, check_positive
-from privfed.kernels import leave_one_out_heads, lstsq
-from privfed.linalg import Array, svec
-from privfed.privacy.mechanisms import Dense, Scaled, clip_factors
+from privfed.foundation.errors import ConfigError, check_positive
+from privfed.foundation.linalg import Array, svec
+from privfed.kernels.least_squares import leave_one_out_heads, lstsq
+from privfed.privacy.clipping import Dense, Scaled, clip_factors
 
 ESTIMATORS = ("leave-one-out", "halves")
 

@@ -14,7 +14,7 @@ from flwr.common import NDArrays
 
 from clients.fedrep import FedRepClient
 from privfed.data.cohort import Cohort
-from privfed.privacy.mechanisms import Contributions
+from privfed.privacy.clipping import Contributions
 
 
 class CentaurClient(FedRepClient):

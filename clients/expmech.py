@@ -27,12 +27,12 @@ from typing import Any
 import numpy as np
 from flwr.common import NDArrays
 
-from clients.base import Task
-from clients.linear import LinearClient
+from privfed.algorithm.client import Task
+from privfed.algorithm.linear_client import LinearClient
 from privfed.data.cohort import Cohort
-from privfed.errors import ConfigError, check_positive
-from privfed.linalg import Array
-from privfed.scoring import CandidateScores, absolute_scores, prepare
+from privfed.foundation.errors import ConfigError, check_positive
+from privfed.foundation.linalg import Array
+from privfed.kernels.candidate_scores import CandidateScores, absolute_scores, prepare
 
 TARGETS = ("relative", "absolute")
 

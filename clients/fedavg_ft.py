@@ -14,12 +14,12 @@ from typing import Any
 from flwr.common import NDArrays
 from torch import Tensor
 
-from clients.network import NetworkClient
+from privfed.algorithm.network_client import NetworkClient
 from privfed.data.cohort import Cohort
 from privfed.models.network import Parameters
+from privfed.models.network_updates import Updates
 from privfed.models.sgd import Course
-from privfed.models.softmax import Heads, Labels, cross_entropy
-from privfed.models.updates import Updates
+from privfed.models.softmax_heads import Heads, Labels, cross_entropy
 
 
 class FedAvgClient(NetworkClient):

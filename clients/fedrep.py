@@ -16,12 +16,12 @@ import numpy as np
 from flwr.common import NDArrays
 from numpy.typing import NDArray
 
-from clients.base import Task
-from clients.linear import LinearClient
+from privfed.algorithm.client import Task
+from privfed.algorithm.linear_client import LinearClient
 from privfed.data.cohort import BYTES, Cohort, Ids, draws
-from privfed.errors import ConfigError, check_number, nearest
-from privfed.gradients import LeaveOneOut, TwoBatches
-from privfed.privacy.mechanisms import Contributions
+from privfed.foundation.errors import ConfigError, check_number, nearest
+from privfed.kernels.gradients import LeaveOneOut, TwoBatches
+from privfed.privacy.clipping import Contributions
 
 ESTIMATORS = ("leave-one-out", "two-batches")
 LARGE = 1 << 25

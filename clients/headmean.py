@@ -22,11 +22,11 @@ import numpy as np
 from flwr.common import NDArrays
 from numpy.typing import NDArray
 
-from clients.base import CohortClient, Task
+from privfed.algorithm.client import CohortClient, Task
 from privfed.data.cohort import Cohort, Ids, is_class
-from privfed.errors import check_number
-from privfed.linalg import Array
-from privfed.models.features import PublicFeatures
+from privfed.foundation.errors import check_number
+from privfed.foundation.linalg import Array
+from privfed.models.public_features import PublicFeatures
 
 CHUNK = 32
 """Users computed together."""

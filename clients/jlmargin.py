@@ -20,15 +20,15 @@ from typing import Any
 import numpy as np
 from flwr.common import NDArrays
 
-from clients.base import CohortClient, Task
-from clients.linear import split_examples
+from privfed.algorithm.candidate_nets import random_orthonormal, sketch_matrix
+from privfed.algorithm.client import CohortClient, Task
+from privfed.algorithm.linear_client import split_examples
 from privfed.data.cohort import Cohort
-from privfed.errors import check_number, check_positive, check_whole
-from privfed.kernels import lstsq
-from privfed.keyed import generator
-from privfed.linalg import Array
-from privfed.nets import random_orthonormal, sketch_matrix
-from privfed.scoring import CandidateScores, margin_scores, prepare
+from privfed.foundation.errors import check_number, check_positive, check_whole
+from privfed.foundation.linalg import Array
+from privfed.foundation.seeding import generator
+from privfed.kernels.candidate_scores import CandidateScores, margin_scores, prepare
+from privfed.kernels.least_squares import lstsq
 
 FINE = 8
 """The final head is searched among so many times more directions than a score's: it is fitted once."""

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from clients.fedavg_ft import FedAvgClient, public_heads
 from privfed.data.cohort import Cohort
-from privfed.errors import check_positive
-from privfed.models.softmax import Heads
+from privfed.foundation.errors import check_positive
+from privfed.models.softmax_heads import Heads
 
 
 class MultiTaskClient(FedAvgClient):

@@ -22,12 +22,12 @@ from flwr.common import NDArrays
 from torch import Tensor
 
 from clients.fedavg_ft import public_heads
-from clients.network import NetworkClient, picked
+from privfed.algorithm.network_client import NetworkClient, picked
 from privfed.data.cohort import Cohort
-from privfed.errors import check_positive
-from privfed.linalg import Array
-from privfed.models.softmax import Heads, cross_entropy, slopes
-from privfed.models.updates import Updates
+from privfed.foundation.errors import check_positive
+from privfed.foundation.linalg import Array
+from privfed.models.network_updates import Updates
+from privfed.models.softmax_heads import Heads, cross_entropy, slopes
 
 
 class AdditiveClient(NetworkClient):

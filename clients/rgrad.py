@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 from flwr.common import NDArrays
 
-from clients.base import CohortClient, Task
+from privfed.algorithm.client import CohortClient, Task
 from privfed.data.cohort import Cohort
-from privfed.linalg import Array
+from privfed.foundation.linalg import Array
 
 
 class RGradClient(CohortClient):

@@ -7,11 +7,11 @@ from typing import Any
 
 from flwr.common import NDArrays
 
-from clients.base import CohortClient
+from privfed.algorithm.client import CohortClient
 from privfed.data.cohort import Cohort
-from privfed.errors import check_number
-from privfed.kernels import lstsq
-from privfed.linalg import Array
+from privfed.foundation.errors import check_number
+from privfed.foundation.linalg import Array
+from privfed.kernels.least_squares import lstsq
 
 
 class StandaloneClient(CohortClient):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from clients.fedavg_ft import FedAvgClient, public_heads
 from privfed.data.cohort import Cohort
-from privfed.models.softmax import Heads
+from privfed.models.softmax_heads import Heads
 
 
 class StandaloneNetworkClient(FedAvgClient):

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from flwr.common import NDArrays
 
-from clients.base import Task
-from clients.spectral import CANCELLATION, SecondMoments
-from clients.table import TableClient, check_ridge
-from privfed.data.ragged import Block, RaggedCohort
-from privfed.linalg import Array
+from clients.initialisers.spectral import CANCELLATION, SecondMoments
+from privfed.algorithm.client import Task
+from privfed.algorithm.table_client import TableClient, check_ridge
+from privfed.data.tables.ragged_cohort import Block, RaggedCohort
+from privfed.foundation.linalg import Array
 from privfed.models import ridge as ridges
 
 

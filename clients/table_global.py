@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from flwr.common import NDArrays
 
-from clients.table import TableClient
-from privfed.data.ragged import Block
-from privfed.linalg import Array
+from privfed.algorithm.table_client import TableClient
+from privfed.data.tables.ragged_cohort import Block
+from privfed.foundation.linalg import Array
 
 
 class GlobalClient(TableClient):

@@ -6,8 +6,8 @@ from typing import Any
 
 from flwr.common import NDArrays
 
-from clients.table import TableClient
-from privfed.linalg import Array
+from privfed.algorithm.table_client import TableClient
+from privfed.foundation.linalg import Array
 
 
 class StandaloneClient(TableClient):

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from privfed.personal import PersonalModel
+    from privfed.models.estimator import PersonalModel
 
 __version__ = "0.1.0"
 
@@ -17,6 +17,6 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 def load(run: str | os.PathLike[str]) -> PersonalModel:
     """The model that a finished run published, to predict with or to personalise; `run` is its folder."""
-    from privfed import personal
+    from privfed.models import estimator
 
-    return personal.load(run)
+    return estimator.load(run)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import sys
 
-from privfed import console
-from privfed.config import compose
-from privfed.experiment import Experiment
-from privfed.report import keep_previous, write_config
-from privfed.run import guarded, prepare_folder
+from privfed.commands.run import guarded, prepare_folder
+from privfed.config.composition import compose
+from privfed.experiment.wiring import Experiment
+from privfed.report import console
+from privfed.report.run_files import keep_previous, write_config
 
 SMALL = ("data.n=200", "rounds=3")
 

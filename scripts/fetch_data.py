@@ -22,9 +22,9 @@ from pathlib import Path
 
 import numpy as np
 
-from privfed.data.archives import ARCHIVES, data_root, locate, npz_labels
-from privfed.data.formats import SUMS, checksums, sha256, verify
-from privfed.errors import ConfigError, PrivfedError, nearest
+from privfed.data.images.archives import ARCHIVES, data_root, locate, npz_labels
+from privfed.data.images.file_formats import SUMS, checksums, sha256, verify
+from privfed.foundation.errors import ConfigError, PrivfedError, nearest
 
 SHA256 = {
     "cifar10": {

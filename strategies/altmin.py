@@ -24,12 +24,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from privfed.errors import ConfigError, check_flag, check_number
-from privfed.federation import Federation
-from privfed.linalg import Array, retraction, unsvec
+from privfed.algorithm.strategy import Clip, PrivateStrategy
+from privfed.federation.federation import Federation
+from privfed.foundation.errors import ConfigError, check_flag, check_number
+from privfed.foundation.linalg import Array, retraction, unsvec
 from privfed.privacy.accounting import GaussianRelease
-from privfed.privacy.quantile import AUTO
-from strategies.base import Clip, PrivateStrategy
+from privfed.privacy.clip_norms import AUTO
 
 TARGETS = ("residuals", "labels")
 

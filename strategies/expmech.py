@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from privfed import nets
-from privfed.linalg import Array
-from strategies.selection import Selection
+from privfed.algorithm import candidate_nets
+from privfed.algorithm.selection_strategy import Selection
+from privfed.foundation.linalg import Array
 
 
 class ExpMech(Selection):
@@ -32,16 +32,16 @@ class ExpMech(Selection):
     def cover_points(self) -> float:
         """See :class:`Selection`."""
         d, k = self.entries()
-        return nets.grid_size(d * k, 1.0, nets.sphere_spacing(d, k, self.gamma))[1]
+        return candidate_nets.grid_size(d * k, 1.0, candidate_nets.sphere_spacing(d, k, self.gamma))[1]
 
     def cover(self) -> Array:
         """All orthonormal matrices up to gamma."""
-        return nets.orthonormal_net(*self.entries(), self.gamma)
+        return candidate_nets.orthonormal_net(*self.entries(), self.gamma)
 
     def drawn(self, rng: np.random.Generator) -> Array:
         """Uniformly random embeddings."""
-        return nets.random_orthonormal(rng, self.count, *self.entries())
+        return candidate_nets.random_orthonormal(rng, self.count, *self.entries())
 
     def nearby(self, rng: np.random.Generator, choice: Array, radius: float) -> Array:
         """The last embedding, turned a little in all directions."""
-        return nets.around(rng, choice, self.count, radius)
+        return candidate_nets.around(rng, choice, self.count, radius)

@@ -12,10 +12,10 @@ move U by about `step`, whatever the scale of the data.
 
 from __future__ import annotations
 
-from privfed.errors import check_positive
-from privfed.federation import Federation
-from privfed.linalg import Array, retraction
-from strategies.base import PrivateStrategy
+from privfed.algorithm.strategy import PrivateStrategy
+from privfed.federation.federation import Federation
+from privfed.foundation.errors import check_positive
+from privfed.foundation.linalg import Array, retraction
 
 
 class FedRep(PrivateStrategy):

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from privfed.errors import ConfigError
-from privfed.federation import Federation
-from privfed.linalg import Array
-from privfed.models.features import PublicFeatures
-from strategies.base import PrivateStrategy
+from privfed.algorithm.strategy import PrivateStrategy
+from privfed.federation.federation import Federation
+from privfed.foundation.errors import ConfigError
+from privfed.foundation.linalg import Array
+from privfed.models.public_features import PublicFeatures
 
 
 class HeadMean(PrivateStrategy):

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from privfed import nets
-from privfed.errors import ConfigError, check_whole
-from privfed.federation import Federation
-from privfed.linalg import Array
-from strategies.selection import Selection
+from privfed.algorithm import candidate_nets
+from privfed.algorithm.selection_strategy import Selection
+from privfed.federation.federation import Federation
+from privfed.foundation.errors import ConfigError, check_whole
+from privfed.foundation.linalg import Array
 
 LENGTH = math.sqrt(2.0)
 
@@ -43,7 +43,7 @@ class JLMargin(Selection):
     @property
     def M(self) -> Array:
         """The public sketch."""
-        return nets.sketch_matrix(self.federation.seed, self.sketch, self.federation.d)
+        return candidate_nets.sketch_matrix(self.federation.seed, self.sketch, self.federation.d)
 
     def entries(self) -> tuple[int, int]:
         """k' x k."""
@@ -52,20 +52,20 @@ class JLMargin(Selection):
     def cover_points(self) -> float:
         """See :class:`Selection`."""
         rows, k = self.entries()
-        return nets.grid_size(rows * k, math.sqrt(2 * k), nets.ball_spacing(rows, k, self.gamma))[1]
+        return candidate_nets.grid_size(rows * k, math.sqrt(2 * k), candidate_nets.ball_spacing(rows, k, self.gamma))[1]
 
     def cover(self) -> Array:
         """The ball of radius sqrt(2k), up to gamma."""
         rows, k = self.entries()
-        return nets.ball_net(rows, k, math.sqrt(2 * k), self.gamma)
+        return candidate_nets.ball_net(rows, k, math.sqrt(2 * k), self.gamma)
 
     def drawn(self, rng: np.random.Generator) -> Array:
         """Random candidates on the boundary of the ball."""
-        return LENGTH * nets.random_orthonormal(rng, self.count, *self.entries())
+        return LENGTH * candidate_nets.random_orthonormal(rng, self.count, *self.entries())
 
     def nearby(self, rng: np.random.Generator, choice: Array, radius: float) -> Array:
         """The last choice, and random candidates around the nearest one of the boundary's shape."""
-        moved = LENGTH * nets.around(rng, nets.polar(choice), self.count, radius)
+        moved = LENGTH * candidate_nets.around(rng, candidate_nets.polar(choice), self.count, radius)
         moved[0] = choice
         return moved
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from privfed.errors import ConfigError
-from privfed.federation import Federation
-from strategies.base import PrivateStrategy
-from strategies.plan import Step
+from privfed.algorithm.phases import Step
+from privfed.algorithm.strategy import PrivateStrategy
+from privfed.federation.federation import Federation
+from privfed.foundation.errors import ConfigError
 
 
 class Oracle(PrivateStrategy):

@@ -5,7 +5,7 @@ theta <- theta + eta_g G, with G the noised mean of theta_i - theta, each clippe
 
 from __future__ import annotations
 
-from strategies.network import NetworkStrategy
+from privfed.algorithm.network_strategy import NetworkStrategy
 
 
 class PPSGD(NetworkStrategy):

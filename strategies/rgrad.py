@@ -21,7 +21,7 @@ shorter and shorter ones that average the noise of many rounds. With clip=auto, 
 norms follow the residuals as they shrink. A fixed clip norm leaves fewer users alone while M is far away, so that it takes
 more or longer steps; `slope` is q near the solution.
 
-calibration=paper clips nothing (q = 1) and trusts the paper's sensitivities (strategies/design.py): the guarantee then holds
+calibration=paper clips nothing (q = 1) and trusts the paper's sensitivities (strategies/gaussian_design.py): the guarantee then holds
 under that assumption only, and the result says so. Costs are still counted exactly, by mu, not by the paper's eps / l* a round
 with 2 log(1.25 l* / delta).
 """
@@ -34,14 +34,14 @@ from typing import Any
 
 import numpy as np
 
-from privfed.errors import ConfigError, check_positive, nearest
-from privfed.federation import Federation
-from privfed.linalg import Array, low_rank_retraction
+from privfed.algorithm.phases import Step
+from privfed.algorithm.strategy import Clip, PrivateStrategy
+from privfed.federation.federation import Federation
+from privfed.foundation.errors import ConfigError, check_positive, nearest
+from privfed.foundation.linalg import Array, low_rank_retraction
 from privfed.privacy.ledger import ADD_REMOVE, REPLACE_ONE, WEAK
-from strategies.base import Clip, PrivateStrategy
-from strategies.design import ASSUMPTION, GaussianDesign
-from strategies.plan import Step
-from strategies.regression import Regression
+from strategies.gaussian_design import ASSUMPTION, GaussianDesign
+from strategies.initialisers.regression import Regression
 
 CALIBRATIONS = ("clipped", "paper")
 UNCLIPPED = 1e99

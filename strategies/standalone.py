@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from privfed.federation import Federation
-from strategies.base import PrivateStrategy
-from strategies.plan import Step
+from privfed.algorithm.phases import Step
+from privfed.algorithm.strategy import PrivateStrategy
+from privfed.federation.federation import Federation
 
 
 class Standalone(PrivateStrategy):

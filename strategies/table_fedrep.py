@@ -22,12 +22,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from privfed.errors import ConfigError, check_positive, check_whole
-from privfed.federation import Federation
-from privfed.linalg import Array, retraction, unsvec
-from strategies.algorithm import Clip
-from strategies.plan import Step
-from strategies.table import TableStrategy
+from privfed.algorithm.phases import Step
+from privfed.algorithm.steps_of import Clip
+from privfed.algorithm.table_strategy import TableStrategy
+from privfed.federation.federation import Federation
+from privfed.foundation.errors import ConfigError, check_positive, check_whole
+from privfed.foundation.linalg import Array, retraction, unsvec
 
 COMPLETIONS = 20
 AUTO_K = 12

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from processes import Fleet
+from support.processes import Fleet
 
-from privfed.config import compose
-from privfed.experiment import Experiment
-from privfed.outcome import Outcome
+from privfed.config.composition import compose
+from privfed.experiment.result import Outcome
+from privfed.experiment.wiring import Experiment
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = ("data.n=300", "data.d=8", "data.m=6", "rounds=3")

@@ -16,11 +16,11 @@ from flwr.cli.build import build_fab_from_disk
 from flwr.supercore.task_identity import TaskIdentity
 from omegaconf import OmegaConf
 
-from privfed import app
-from privfed.config import compose
-from privfed.errors import ConfigError, PrivfedError
-from privfed.experiment import Experiment
-from privfed.roster import Member, Roster, new_token
+from privfed.commands import flower_app
+from privfed.config.composition import compose
+from privfed.experiment.wiring import Experiment
+from privfed.federation.roster import Member, Roster, new_token
+from privfed.foundation.errors import ConfigError, PrivfedError
 
 SMALL = "data.n=60 data.d=6 data.m=6 rounds=2"
 QUICK = f"{SMALL} runtime.join_timeout=10"
@@ -49,7 +49,7 @@ class Grid:
         settings = self.nodes[number]
         context = Context(run_id=7, node_id=number, node_config=settings, state=RecordDict(), run_config={})
         try:
-            return app.client(message, context)
+            return flower_app.client(message, context)
         except Exception as error:
             return Message(Error(code=0, reason=str(error)), reply_to=message)
 
@@ -75,7 +75,7 @@ def agrees(folder, text):
 
 
 def test_a_simulation_of_flowers_own_agrees_with_one_process(tmp_path):
-    folder = app.conduct(Grid(*partitions()), {"overrides": QUICK, "out": str(tmp_path / "run")})
+    folder = flower_app.conduct(Grid(*partitions()), {"overrides": QUICK, "out": str(tmp_path / "run")})
     agrees(folder, SMALL)
     names = {"result.json", "ledger.jsonl", "rounds.csv", "config.yaml", "model.npz", "report.html", "details.json"}
     assert {path.name for path in folder.iterdir()} == names
@@ -93,9 +93,9 @@ def test_only_who_proves_a_registered_name_is_let_in(tmp_path, caplog):
         "roster": str(tmp_path / "roster.json"),
     }
     with pytest.raises(PrivfedError, match="only 1 of 2 nodes joined within 2 s; nothing was released"):
-        app.conduct(Grid(nodes[0], thief, stranger, *partitions()), run)
+        flower_app.conduct(Grid(nodes[0], thief, stranger, *partitions()), run)
     assert "token is wrong" in caplog.text and "'eve' is not registered" in caplog.text
-    agrees(app.conduct(Grid(stranger, *nodes), run), SMALL)
+    agrees(flower_app.conduct(Grid(stranger, *nodes), run), SMALL)
 
 
 def test_a_silent_node_counts_as_missing_or_stops_the_run_which_resumes(tmp_path):
@@ -122,8 +122,8 @@ def test_a_silent_node_counts_as_missing_or_stops_the_run_which_resumes(tmp_path
     assert not (tmp_path / "stopped" / "result.json").exists()
     grid.silent.clear()
     with pytest.raises(ConfigError, match="not those of the run"):
-        app.conduct(grid, run | {"overrides": f"{run['overrides']} seed=3", "resume": True})
-    agrees(app.conduct(grid, run | {"resume": True}), SMALL)
+        flower_app.conduct(grid, run | {"overrides": f"{run['overrides']} seed=3", "resume": True})
+    agrees(flower_app.conduct(grid, run | {"resume": True}), SMALL)
 
 
 def conduct_with(grid, run, on_step):
@@ -135,8 +135,8 @@ def conduct_with(grid, run, on_step):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Experiment, "run", watched)
-        patch.setattr("privfed.runtimes.grid.GRACE", 0.0)
-        return app.conduct(grid, run)
+        patch.setattr("privfed.runtimes.superlink_grid.GRACE", 0.0)
+        return flower_app.conduct(grid, run)
 
 
 def test_real_users_keep_their_heads_and_need_a_roster(tmp_path):
@@ -158,8 +158,8 @@ def test_real_users_keep_their_heads_and_need_a_roster(tmp_path):
     }
     grid = Grid(*named(roster, tmp_path, **own))
     with pytest.raises(ConfigError, match="give the file with the registered nodes"):
-        app.conduct(grid, run)
-    folder = app.conduct(grid, run | {"roster": str(tmp_path / "roster.json")})
+        flower_app.conduct(grid, run)
+    folder = flower_app.conduct(grid, run | {"roster": str(tmp_path / "roster.json")})
     result = json.loads((folder / "result.json").read_text())
     assert result["privacy"]["noise"] == "discrete" and result["metrics"] == {}
     for name in roster.members:
@@ -183,7 +183,7 @@ def test_real_users_keep_their_heads_and_need_a_roster(tmp_path):
 )
 def test_a_mistake_in_the_run_config_is_one_line(run, words):
     with pytest.raises(ConfigError, match=words) as caught:
-        app.conduct(Grid(*partitions()), run)
+        flower_app.conduct(Grid(*partitions()), run)
     assert "\n" not in str(caught.value)
 
 
@@ -199,15 +199,15 @@ def test_a_mistake_in_the_run_config_is_one_line(run, words):
 )
 def test_a_mistake_in_the_node_config_is_one_line(node, words):
     with pytest.raises(ConfigError, match=words) as caught:
-        app.participant(tuple(sorted(node.items())))
+        flower_app.participant(tuple(sorted(node.items())))
     assert "\n" not in str(caught.value)
 
 
 def test_a_failed_run_tells_flower_why(tmp_path, monkeypatch):
-    monkeypatch.setenv(app.STATUS, str(tmp_path))
+    monkeypatch.setenv(flower_app.STATUS, str(tmp_path))
     context = Context(run_id=7, node_id=0, node_config={}, state=RecordDict(), run_config={"overrides": "eps=0"})
     with pytest.raises(RuntimeError, match=r"privfed: eps=0: .* \(exit code 2\)"):
-        app.server(Grid(), context)
+        flower_app.server(Grid(), context)
     assert json.loads((tmp_path / "7.json").read_text())["exit_code"] == 2
 
 
@@ -217,7 +217,7 @@ def test_the_bundle_holds_what_nodes_need_and_nothing_else():
     assert {
         "conf/config.yaml",
         "conf/runtime/superlink.yaml",
-        "privfed/app.py",
+        "privfed/commands/flower_app.py",
         "strategies/fedrep.py",
         "clients/fedrep.py",
     } <= set(names)
@@ -246,11 +246,11 @@ def test_a_resumed_run_keeps_its_roster(tmp_path):
         "roster": str(tmp_path / "roster.json"),
         "resume": True,
     }
-    cfg = app.configuration(run)
+    cfg = flower_app.configuration(run)
     (tmp_path / "run").mkdir()
     (tmp_path / "run/config.yaml").write_text(OmegaConf.to_yaml(cfg))
     members = [Member("a", 1, new_token(), simulated=True), Member("b", 3, new_token(), simulated=True)]
-    (tmp_path / "run" / app.NODES).write_text(json.dumps(Roster(members).public(), indent=1) + "\n")
+    (tmp_path / "run" / flower_app.NODES).write_text(json.dumps(Roster(members).public(), indent=1) + "\n")
     Roster(members[::-1]).save(tmp_path / "roster.json")
     with pytest.raises(ConfigError, match="numbered anew, and pay twice"):
-        app.conduct(None, run)
+        flower_app.conduct(None, run)

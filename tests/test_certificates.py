@@ -11,8 +11,8 @@ import threading
 import pytest
 from conftest import ROOT
 
-from privfed.certificates import FILES, make_certificates
-from privfed.errors import ConfigError
+from privfed.foundation.errors import ConfigError
+from privfed.runtimes.certificates import FILES, make_certificates
 
 
 def handshake(folder, authority, host):
@@ -73,8 +73,8 @@ def test_a_host_that_is_none_is_refused(tmp_path, host):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_script(tmp_path):
-    line = [sys.executable, "scripts/make_certificates.py", str(tmp_path / "tls"), "fed.example.org"]
+def test_the_command(tmp_path):
+    line = [sys.executable, "-m", "privfed", "certificates", str(tmp_path / "tls"), "fed.example.org"]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and "ca.crt" in done.stdout, done.stderr
     again = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)

@@ -9,14 +9,14 @@ from functools import cache
 import numpy as np
 import pytest
 from conftest import SMALL
-from processes import ledger_of
+from support.processes import ledger_of
 
-from privfed import checkpoint
-from privfed.config import compose, recall
-from privfed.errors import BudgetError, ConfigError
-from privfed.experiment import Experiment
-from privfed.report import keep_previous, write_config, write_run
-from privfed.roster import Roster
+from privfed.config.composition import compose, recall
+from privfed.experiment import checkpoint
+from privfed.experiment.wiring import Experiment
+from privfed.federation.roster import Roster
+from privfed.foundation.errors import BudgetError, ConfigError
+from privfed.report.run_files import keep_previous, write_config, write_run
 
 PLANS = {
     "fedrep": (),

@@ -9,11 +9,11 @@ from statistics import fmean
 
 import pytest
 
-from privfed import report
-from privfed.charts import Series, line_chart
-from privfed.compare import SEVERAL, budget_shares
-from privfed.gather import find, settings_of
-from privfed.run import main
+from privfed.commands.run import main
+from privfed.commands import report
+from privfed.report.charts import Series, line_chart
+from privfed.report.comparison_page import SEVERAL, budget_shares
+from privfed.report.past_runs import find, settings_of
 
 SMALL = ("data.n=200", "data.d=8", "data.m=6", "rounds=2", "--quiet")
 

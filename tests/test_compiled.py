@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import privfed
-from privfed.kernels import SHARED
+from privfed.foundation.compilation import SHARED
 
 PACKAGE = Path(privfed.__file__).parent
 FILES = [path for folder in ("privfed", "clients", "strategies") for path in sorted((PACKAGE.parent / folder).rglob("*.py"))]
@@ -39,11 +39,11 @@ def sources(path):
 
 def test_files_that_compiled_code_has_something_from_are_known():
     needed = {path: sources(path) for path in FILES}
-    assert needed[PACKAGE / "eights.py"] == {"kernels.py", "lanes.py", "weights.py", "privacy/mechanisms.py"}
+    assert needed[PACKAGE / "kernels/gradient_sums.py"] == set(SHARED)
     assert set().union(*needed.values()) == set(SHARED)
 
 
-ASK = "from privfed.eights import _clip_factor as f; print(f(2.0, 1.0), sum(f.stats.cache_hits.values()))"
+ASK = "from privfed.kernels.gradient_sums import _clip_factor as f; print(f(2.0, 1.0), sum(f.stats.cache_hits.values()))"
 
 
 def asked(folder):
@@ -55,7 +55,7 @@ def asked(folder):
 
 def test_a_constant_of_another_file_is_compiled_anew(tmp_path):
     shutil.copytree(PACKAGE, tmp_path / "privfed", ignore=shutil.ignore_patterns("__pycache__"))
-    mechanisms = tmp_path / "privfed/privacy/mechanisms.py"
+    mechanisms = tmp_path / "privfed/privacy/clipping.py"
     text = mechanisms.read_text(encoding="utf-8")
     assert asked(tmp_path) == (pytest.approx(0.5, rel=1e-5), 0)
     assert asked(tmp_path) == (pytest.approx(0.5, rel=1e-5), 1), "kept"

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from privfed.counted import BATCH, LANES, Stream, _normal_pairs, _words
+from privfed.kernels.random_streams import BATCH, LANES, Stream, _normal_pairs, _words
 
 MULTIPLIERS, WEYL, MASK = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85), 0xFFFFFFFF
 

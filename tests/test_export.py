@@ -8,11 +8,11 @@ import sys
 
 import numpy as np
 import pytest
-from finished import finished, table_run
+from support.finished import finished, table_run
 
 import privfed
-from privfed.data.schema import Schema
-from privfed.export import main
+from privfed.commands.export import main
+from privfed.data.tables.schema import Schema
 
 
 @pytest.fixture(scope="module")

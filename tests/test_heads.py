@@ -7,9 +7,9 @@ import os
 import numpy as np
 import pytest
 
-import privfed.files
-from privfed.errors import ConfigError
-from privfed.heads import HeadStore
+import privfed.foundation.atomic_files
+from privfed.federation.head_store import HeadStore
+from privfed.foundation.errors import ConfigError
 
 
 def test_a_head_comes_back_as_it_was(tmp_path):
@@ -39,7 +39,7 @@ def test_a_write_that_fails_leaves_the_last_head(tmp_path, monkeypatch):
     def full(descriptor):
         raise OSError("no space left")
 
-    monkeypatch.setattr(privfed.files.os, "fsync", full)
+    monkeypatch.setattr(privfed.foundation.atomic_files.os, "fsync", full)
     with pytest.raises(OSError, match="no space"):
         store.save(np.array([0]), np.zeros((1, 3)))
     np.testing.assert_array_equal(store.load(0), np.ones(3))
@@ -62,6 +62,6 @@ def test_a_folder_that_cannot_be_used_is_told_at_once(tmp_path, monkeypatch):
     def read_only(*arguments):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(privfed.files.os, "open", read_only)  # root may write anywhere
+    monkeypatch.setattr(privfed.foundation.atomic_files.os, "open", read_only)  # root may write anywhere
     with pytest.raises(ConfigError, match="Permission denied"):
         HeadStore(tmp_path / "state")

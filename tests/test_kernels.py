@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import naive
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import naive
 
-from privfed import eights, gradients, kernels
-from privfed.privacy.mechanisms import clip_factors
+from privfed.kernels import gradient_sums, gradients, least_squares
+from privfed.privacy.clipping import clip_factors
 
 
 @st.composite
@@ -42,21 +42,21 @@ def same(found, wanted, tolerance=1e-6):
 def test_lstsq_is_the_minimum_norm_solution(problem):
     X, y, U = problem
     P = X @ U
-    same(kernels.lstsq(P, y), [naive.min_norm(p, t) for p, t in zip(P, y, strict=True)])
+    same(least_squares.lstsq(P, y), [naive.min_norm(p, t) for p, t in zip(P, y, strict=True)])
 
 
 @settings(max_examples=60, deadline=None)
 @given(users())
 def test_lstsq_of_all_features_is_the_minimum_norm_solution(problem):
     X, y, _ = problem
-    same(kernels.lstsq(X, y), [naive.min_norm(x, t) for x, t in zip(X, y, strict=True)], 1e-5)
+    same(least_squares.lstsq(X, y), [naive.min_norm(x, t) for x, t in zip(X, y, strict=True)], 1e-5)
 
 
 @settings(max_examples=50, deadline=None)
 @given(users(deficient=False), st.floats(1e-3, 10))
 def test_ridge_solves_the_normal_equations(problem, ridge):
     X, y, _ = problem
-    v = kernels.lstsq(X, y, ridge)
+    v = least_squares.lstsq(X, y, ridge)
     for x, t, w in zip(X, y, v, strict=True):
         np.testing.assert_allclose(x.T @ (x @ w - t) + ridge * w, 0, atol=1e-9)
 
@@ -84,7 +84,7 @@ def test_clipping_in_the_loop_is_clipping_one_by_one(problem, clip):
 
 @given(st.floats(0, 1e308), st.floats(1e-300, 1e300))
 def test_both_forms_of_the_clip_factor_agree(norm, clip):
-    assert eights._clip_factor(norm, clip) == pytest.approx(clip_factors(np.array([norm]), clip)[0], rel=1e-15)
+    assert gradient_sums._clip_factor(norm, clip) == pytest.approx(clip_factors(np.array([norm]), clip)[0], rel=1e-15)
 
 
 @settings(max_examples=100, deadline=None)
@@ -166,7 +166,7 @@ def test_stored_numbers_are_used_as_they_are(dtype):
 def test_the_gradient_is_the_derivative_of_the_loss():
     rng = np.random.default_rng(1)
     X, y, U = rng.standard_normal((1, 8, 5)), rng.standard_normal((1, 8)), rng.standard_normal((5, 2))
-    v = kernels.lstsq((X @ U)[:, :4], y[:, :4])[0]
+    v = least_squares.lstsq((X @ U)[:, :4], y[:, :4])[0]
 
     def loss(U):
         return np.mean((X[0, 4:] @ U @ v - y[0, 4:]) ** 2)
@@ -179,6 +179,6 @@ def test_the_gradient_is_the_derivative_of_the_loss():
 
 
 def test_no_users_is_no_problem():
-    assert kernels.lstsq(np.empty((0, 3, 2)), np.empty((0, 3))).shape == (0, 2)
+    assert least_squares.lstsq(np.empty((0, 3, 2)), np.empty((0, 3))).shape == (0, 2)
     nobody = gradients.LeaveOneOut(np.empty((0, 3, 4)), np.empty((0, 3)), np.empty((4, 2)))
     np.testing.assert_array_equal(nobody.clipped(1.0)[0], np.zeros((2, 4)))

@@ -6,8 +6,23 @@ import numpy as np
 import pytest
 from numba import njit
 
-from privfed import lanes
-from privfed.lanes import WIDTH, after, fill, first, get, larger, load, load_rows, prefetch, put, root, smaller, store, totals
+from privfed.kernels import simd
+from privfed.kernels.simd import (
+    WIDTH,
+    after,
+    fill,
+    first,
+    get,
+    larger,
+    load,
+    load_rows,
+    prefetch,
+    put,
+    root,
+    smaller,
+    store,
+    totals,
+)
 
 compiled = njit(error_model="numpy")
 
@@ -65,7 +80,7 @@ def test_rows_are_read_at_a_stride_and_summed(stride, dtype):
 @compiled
 def _places(sizes, out):
     for i in range(len(sizes)):
-        room = lanes.aligned(sizes[i])
+        room = simd.aligned(sizes[i])
         out[i] = room.ctypes.data % 64 + np.abs(room).sum() + (len(room) != sizes[i])
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from privfed import linalg
+from privfed.foundation import linalg
 
 
 def random(*shape, seed=0):

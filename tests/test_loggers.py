@@ -9,9 +9,9 @@ import types
 
 import pytest
 
-from privfed import loggers
-from privfed.report import COLUMNS
-from privfed.run import main
+from privfed.commands.run import main
+from privfed.report import loggers
+from privfed.report.run_files import COLUMNS
 
 SMALL = ("data.n=100", "data.d=6", "data.m=6", "rounds=2", "--quiet")
 
@@ -138,6 +138,6 @@ def test_what_cannot_log_is_one_line_before_anything_is_written(given, words, tm
 
 
 def _cfg(name):
-    from privfed.config import compose
+    from privfed.config.composition import compose
 
     return compose([f"logger={name}"])

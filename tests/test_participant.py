@@ -8,14 +8,14 @@ import re
 import pytest
 from flwr.common import FitIns, ndarrays_to_parameters
 
-from privfed.app import NodeClient
-from privfed.config import CONF, compose
-from privfed.errors import ConfigError, PrivfedError
-from privfed.experiment import Experiment
-from privfed.nodes import NodeFactory
-from privfed.participant import Identity, OwnRows, Participant, targets_in_files
-from privfed.roster import Member, Roster, new_token
-from privfed.runtimes.grid import WELCOME
+from privfed.commands.flower_app import NodeClient
+from privfed.config.composition import CONF, compose
+from privfed.experiment.wiring import Experiment
+from privfed.federation.client_factory import NodeFactory
+from privfed.federation.participant import Identity, OwnRows, Participant, targets_in_files
+from privfed.federation.roster import Member, Roster, new_token
+from privfed.foundation.errors import ConfigError, PrivfedError
+from privfed.runtimes.superlink_grid import WELCOME
 
 CSV = "a,b,c,target\n" + "\n".join(f"{i},{i * i},{7 - i},{i / 3}" for i in range(8)) + "\n"
 
@@ -92,5 +92,5 @@ def test_tables_are_not_given_to_a_federation_that_learns_from_pictures(particip
 def test_every_algorithm_of_the_configuration_is_one_that_clients_make():
     known = set(targets_in_files((CONF,)))
     for path in CONF.glob("algo/**/*.yaml"):
-        found = re.findall(r"_target_: (clients\.\S+)", path.read_text())
+        found = re.findall(r"_target_: ((?:clients|privfed\.algorithm)\.\S+)", path.read_text())
         assert found and set(found) <= known, path

@@ -11,15 +11,15 @@ import sys
 import numpy as np
 import pyarrow as pa
 import pytest
-from finished import KINDS, columns, finished, table_run
+from support.finished import KINDS, columns, finished, table_run
 
 import privfed
 from clients.table_fedrep import FedRepClient
-from privfed.config import compose
-from privfed.errors import ConfigError
-from privfed.experiment import Experiment
+from privfed.config.composition import compose
+from privfed.experiment.wiring import Experiment
+from privfed.foundation.errors import ConfigError
 from privfed.models.linear import LinearModel, fit_heads
-from privfed.models.tables import NAMES
+from privfed.models.table_model import NAMES
 
 
 @pytest.fixture(scope="module")

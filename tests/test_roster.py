@@ -6,8 +6,9 @@ import json
 
 import pytest
 
-from privfed.errors import ConfigError
-from privfed.roster import Member, Roster, main, new_token
+from privfed.commands.roster import main
+from privfed.federation.roster import Member, Roster, new_token
+from privfed.foundation.errors import ConfigError
 
 
 def members(**users):

@@ -6,10 +6,10 @@ import shlex
 
 import pytest
 
-from privfed import supernode
-from privfed.certificates import make_certificates, make_node_key
-from privfed.roster import new_token
-from privfed.runtimes.loopback import free_port
+from privfed.commands import supernode
+from privfed.federation.roster import new_token
+from privfed.runtimes.certificates import make_certificates, make_node_key
+from privfed.runtimes.superlink_processes import free_port
 
 
 def node_command(folder, *more, key=None):

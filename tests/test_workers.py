@@ -7,7 +7,7 @@ import os
 import signal
 from multiprocessing.connection import Connection
 
-from privfed.workers import serve
+from privfed.experiment.worker_pool import serve
 
 
 def ended_and_asked_again(pipe: Connection) -> None:

@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from privfed.keyed import generator
-from privfed.linalg import Array
-from privfed.models.errors import Scale
+from privfed.data.error_bins import Scale
+from privfed.foundation.linalg import Array
+from privfed.foundation.seeding import generator
 
 BLOCK = 1024
 """Users are numbered in public blocks of this size; randomness that concerns users is keyed by block."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from privfed.data.cohort import Cohort
-from privfed.errors import ConfigError, check_number, check_whole
-from privfed.linalg import Array
-from privfed.models.errors import LOGARITHMIC
+from privfed.data.error_bins import LOGARITHMIC
+from privfed.foundation.errors import ConfigError, check_number, check_whole
+from privfed.foundation.linalg import Array
 
 ERRORS = ("mse", "risk")
 
@@ -22,7 +22,7 @@ class Remote:
 
     def __init__(self, n: int | None, d: int | None, k: int, m: int, error: str, columns: list[str] | None, seed: int) -> None:
         if n is None:
-            raise ConfigError("data=remote: data stay with their users; start python -m privfed.server with a roster")
+            raise ConfigError("data=remote: data stay with their users; start privfed server with a roster")
         if d is None:
             raise ConfigError("data.d: say how many features a user has, as in data.d=5")
         for key, value in (("data.n", n), ("data.d", d), ("data.k", k), ("data.m", m)):

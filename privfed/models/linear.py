@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from privfed.kernels import lstsq
-from privfed.linalg import Array
+from privfed.foundation.linalg import Array
+from privfed.kernels.least_squares import lstsq
 
 
 def fit_heads(U: Array, X: Array, y: Array) -> Array:

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from privfed.errors import ConfigError, nearest
-from privfed.keyed import generator
-from privfed.linalg import Array
+from privfed.foundation.errors import ConfigError, nearest
+from privfed.foundation.linalg import Array
+from privfed.foundation.seeding import generator
 
 Parameters = dict[str, Tensor]
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from privfed.linalg import Array
+from privfed.foundation.linalg import Array
 
 STRENGTHS = tuple(2.5 * 10.0 ** (x / 2) for x in range(-8, 7))
 """Among these a user chooses, in units of the mean square of a row of features."""

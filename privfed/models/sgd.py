@@ -1,7 +1,7 @@
 """Stochastic gradient descent on a network, for a chunk of users at once, each from the shared parameters to its own.
 
 There are two ways of holding the users' own parameters, with the same face. `Explicit` holds a copy a user. `LowRank`
-(`privfed/models/lowrank.py`) never forms them and is the faster where it applies: short courses of linear layers.
+(`privfed/models/low_rank_sgd.py`) never forms them and is the faster where it applies: short courses of linear layers.
 """
 
 from __future__ import annotations

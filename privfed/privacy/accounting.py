@@ -8,7 +8,7 @@ mu^2 = sum (s / std)^2, and that one satisfies (eps, delta)-DP if and only if
 Nothing tighter exists. All searches below return the safe side: epsilon never too small, mu never too large.
 
 Releases in which every user takes part by a coin of its own (Poisson sampling) have no closed form; their privacy loss is
-composed numerically, on the safe side, together with the others' (`privfed/privacy/sampled.py`).
+composed numerically, on the safe side, together with the others' (`privfed/privacy/subsampling.py`).
 
 Selections by the exponential mechanism are purely epsilon-DP and add their epsilon. Releases that only the users of one of
 several disjoint groups took part in compose in parallel: a user pays for what everybody took part in and for its own group.
@@ -205,7 +205,7 @@ def _epsilon(paid: Mapping[tuple[float, float, float], int], delta: float, repla
     if not sampled:
         return pure + gaussian_epsilon(mu, delta)
 
-    from privfed.privacy.sampled import sampled_epsilon
+    from privfed.privacy.subsampling import sampled_epsilon
 
     return pure + sampled_epsilon(mu, tuple(sorted(sampled.items())), delta, replaced)
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from privfed.errors import BudgetError, ConfigError, PrivfedError, check_number
+from privfed.foundation.errors import BudgetError, ConfigError, PrivfedError, check_number
 from privfed.privacy.accounting import (
     Cost,
     GaussianRelease,

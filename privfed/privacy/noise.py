@@ -6,11 +6,11 @@ from typing import Protocol
 
 import numpy as np
 
-from privfed.errors import ConfigError
-from privfed.keyed import generator
-from privfed.linalg import Array
-from privfed.privacy import exact
-from privfed.privacy.exact import Whole
+from privfed.foundation.errors import ConfigError
+from privfed.foundation.linalg import Array
+from privfed.foundation.seeding import generator
+from privfed.privacy import exact_sampling
+from privfed.privacy.exact_sampling import Whole
 
 
 class NoiseSource(Protocol):
@@ -52,12 +52,12 @@ class DiscreteNoise:
     name, repeatable = "discrete", False
 
     def normal(self, size: int, s: int, name: str, round: int) -> Whole:
-        """See :func:`privfed.privacy.exact.normals`."""
-        return exact.normals(size, s, exact.system_words)
+        """See :func:`privfed.privacy.exact_sampling.normals`."""
+        return exact_sampling.normals(size, s, exact_sampling.system_words)
 
     def choice(self, exponents: Array, name: str, round: int) -> int:
-        """See :func:`privfed.privacy.exact.first_of_race`."""
-        return exact.first_of_race(exponents, exact.system_words)
+        """See :func:`privfed.privacy.exact_sampling.first_of_race`."""
+        return exact_sampling.first_of_race(exponents, exact_sampling.system_words)
 
 
 def noise_source(kind: str, seed: int, simulated: bool = True) -> NoiseSource:

@@ -18,14 +18,14 @@ import numpy as np
 from flwr.common import ndarrays_to_parameters
 from threadpoolctl import threadpool_limits
 
-from privfed.certificates import make_certificates
-from privfed.errors import ConfigError, PrivfedError, check_positive
-from privfed.nodes import NodeFactory
-from privfed.privacy.quantile import MEASURES
-from privfed.roster import Member, Roster
-from privfed.runtimes.door import Door
+from privfed.federation.client_factory import NodeFactory
+from privfed.federation.roster import Member, Roster
+from privfed.foundation.errors import ConfigError, PrivfedError, check_positive
+from privfed.privacy.clip_norms import MEASURES
+from privfed.runtimes.admission import Door
+from privfed.runtimes.certificates import make_certificates
+from privfed.runtimes.grpc_transport import Certificates, listening
 from privfed.runtimes.inprocess import checked_nodes, patient, serve
-from privfed.runtimes.wire import Certificates, listening
 
 LOOPBACK = "127.0.0.1"
 SPARE = 64
@@ -37,7 +37,7 @@ ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", 
 class Grpc:
     """One server process, and a process on this machine for every node of simulated users, connected through TLS on loopback.
 
-    `privfed.server` opens it to clients from elsewhere.
+    `privfed server` opens it to clients from elsewhere.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ def processes(members: list[Member], port: int, folder: Path, door: Door) -> Ite
         for member in members:
             token = folder / f"{member.name}.token"
             token.write_text(member.token)
-            command = [sys.executable, "-m", "privfed.client", "--server", f"{LOOPBACK}:{port}", "--user", member.name]
+            command = [sys.executable, "-m", "privfed", "client", "--server", f"{LOOPBACK}:{port}", "--user", member.name]
             command += ["--token-file", str(token), "--root-certificates", str(folder / "ca.crt"), "--simulate", "--quiet"]
             process = subprocess.Popen(
                 command, env=environment, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE

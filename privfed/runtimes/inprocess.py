@@ -14,9 +14,9 @@ from flwr.server.client_manager import ClientManager, SimpleClientManager
 from flwr.server.strategy import Strategy
 from threadpoolctl import threadpool_limits
 
-from privfed.errors import ConfigError, check_number, check_positive, check_whole
-from privfed.roster import Roster
-from privfed.runtimes.proxy import NodeProxy
+from privfed.federation.roster import Roster
+from privfed.foundation.errors import ConfigError, check_number, check_positive, check_whole
+from privfed.runtimes.node_proxy import NodeProxy
 
 
 class LocalProxy(NodeProxy):

@@ -20,11 +20,11 @@ from flwr.server.client_manager import ClientManager, SimpleClientManager
 from flwr.server.strategy import Strategy
 from threadpoolctl import threadpool_limits
 
-from privfed.errors import ConfigError, PrivfedError, check_flag, check_number, check_positive
-from privfed.roster import Roster
-from privfed.runtimes import cluster
+from privfed.federation.roster import Roster
+from privfed.foundation.errors import ConfigError, PrivfedError, check_flag, check_number, check_positive
+from privfed.runtimes import ray_cluster
 from privfed.runtimes.inprocess import checked_nodes, patient, serve
-from privfed.runtimes.proxy import NodeProxy
+from privfed.runtimes.node_proxy import NodeProxy
 
 INLINE_BYTES = 100_000
 """Smaller messages travel inside the call, which is three times as fast; Ray would store larger ones once a node."""
@@ -122,9 +122,9 @@ class OnRay:
         quorum: float,
         verbose: bool,
     ) -> None:
-        cluster.check_installed()
+        ray_cluster.check_installed()
         self.name, self.nodes = name, nodes
-        self.address = cluster.check_address(address)
+        self.address = ray_cluster.check_address(address)
         self.cpus = check_positive("runtime.cpus", cpus)
         self.gpus = check_number("runtime.gpus", gpus, lambda x: 0 <= x < 1e6, "must be a number of at least 0")
         self.join_timeout = join_timeout
@@ -136,12 +136,12 @@ class OnRay:
         """How many nodes these users are spread over; a cluster is asked only if the number is not given."""
         nodes = checked_nodes(self.nodes, users)
         if self.address is None and not self.gpus:
-            room = self._checked(nodes or 1, cluster.fit(cluster.cores(), self.cpus))
+            room = self._checked(nodes or 1, ray_cluster.fit(ray_cluster.cores(), self.cpus))
             return nodes or min(room, users)
         if nodes is not None:
             return nodes
-        with cluster.attached(self.address, self.verbose) as ray:
-            return min(self._checked(1, cluster.room(ray, self.cpus, self.gpus)), users)
+        with ray_cluster.attached(self.address, self.verbose) as ray:
+            return min(self._checked(1, ray_cluster.room(ray, self.cpus, self.gpus)), users)
 
     def _checked(self, nodes: int, room: int) -> int:
         """The room there is, if it suffices."""
@@ -153,14 +153,14 @@ class OnRay:
 
     def run(self, strategy: Strategy, make_client: Callable[[range], NumPyClient], roster: Roster, rounds: int) -> None:
         """Start a process a node, wait until all have joined, then run Flower's server loop."""
-        with cluster.attached(self.address, self.verbose) as ray:
-            self._checked(len(roster), cluster.room(ray, self.cpus, self.gpus))
+        with ray_cluster.attached(self.address, self.verbose) as ray:
+            self._checked(len(roster), ray_cluster.room(ray, self.cpus, self.gpus))
             actor = ray.remote(Node).options(
                 num_cpus=self.cpus,
                 num_gpus=self.gpus,
                 max_restarts=RESTARTS,
                 scheduling_strategy="SPREAD",
-                runtime_env=cluster.environment(self.cpus),
+                runtime_env=ray_cluster.environment(self.cpus),
             )
             manager, post = SimpleClientManager(), Post(ray)
             proxies = [RayProxy(cid, actor.remote(make_client, mine), post, manager) for cid, mine in roster.nodes.items()]

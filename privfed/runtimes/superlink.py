@@ -13,14 +13,14 @@ from typing import Any
 from flwr.serverapp import Grid
 from omegaconf import OmegaConf
 
-from privfed import checkpoint
-from privfed.errors import BudgetError, ConfigError, PrivfedError, check_number, check_positive
-from privfed.memory import PRIVATE
-from privfed.nodes import NodeFactory
-from privfed.roster import Roster
-from privfed.runtimes.grid import serve_grid
+from privfed.experiment import checkpoint
+from privfed.federation.client_factory import NodeFactory
+from privfed.federation.roster import Roster
+from privfed.federation.user_state import PRIVATE
+from privfed.foundation.errors import BudgetError, ConfigError, PrivfedError, check_number, check_positive
 from privfed.runtimes.inprocess import checked_nodes, patient
-from privfed.runtimes.loopback import Loopback, interruptible
+from privfed.runtimes.superlink_grid import serve_grid
+from privfed.runtimes.superlink_processes import Loopback, interruptible
 
 Row = dict[str, Any]
 LOOK = 0.5

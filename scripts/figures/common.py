@@ -19,9 +19,9 @@ from typing import Any
 import matplotlib
 from omegaconf import DictConfig
 
-from privfed.config import compose
-from privfed.data.synthetic import Synthetic
-from privfed.experiment import Experiment
+from privfed.config.composition import compose
+from privfed.data.problems.synthetic import Synthetic
+from privfed.experiment.wiring import Experiment
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

@@ -9,8 +9,8 @@ from multiprocessing import get_context
 from typing import Any
 
 from figures import common
-from privfed.config import compose
-from privfed.experiment import Experiment
+from privfed.config.composition import compose
+from privfed.experiment.wiring import Experiment
 
 FILE = "centaur-runs.jsonl"
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import naive
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import naive
 
 from clients.fedrep import FedRepClient, draw_orders
-from clients.spectral import Spectral
+from clients.initialisers.spectral import Spectral
 from privfed.data.cohort import BLOCK, Cohort
-from privfed.linalg import retraction, unsvec
-from privfed.privacy.mechanisms import Dense
+from privfed.foundation.linalg import retraction, unsvec
+from privfed.privacy.clipping import Dense
 
 
 def cohort(n, m, d, seed=0, first=0):

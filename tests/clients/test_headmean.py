@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from privfed.config import compose
+from privfed.config.composition import compose
 from privfed.data.cohort import Cohort
-from privfed.errors import ConfigError
-from privfed.experiment import Experiment
-from privfed.models.features import PublicFeatures
-from privfed.models.scenes import scenes
-from privfed.nodes import NodeFactory
-from privfed.privacy.mechanisms import Dense, norm
+from privfed.experiment.wiring import Experiment
+from privfed.federation.client_factory import NodeFactory
+from privfed.foundation.errors import ConfigError
+from privfed.models.procedural_images import scenes
+from privfed.models.public_features import PublicFeatures
+from privfed.privacy.clipping import Dense, norm
 
 SMALL = ("algo=headmean", "data.n=12", "data.m=8", "model.pictures=80", "model.patches=16", "model.k=20")
 

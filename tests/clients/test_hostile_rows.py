@@ -7,13 +7,13 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from tables import LABELS, cohort_of, model_of, rows_of, schema_of
+from support.tables import LABELS, cohort_of, model_of, rows_of, schema_of
 from test_contributions import settings_for
 from test_table_clients import client
 
-from privfed.data.ragged import Rows
-from privfed.models.tables import TableModel, unscaled
-from privfed.privacy.mechanisms import SLACK
+from privfed.data.tables.ragged_cohort import Rows
+from privfed.models.table_model import TableModel, unscaled
+from privfed.privacy.clipping import SLACK
 
 CLIPS = {"magnitudes": None, "locate": None, "global": 0.05, "spectral": 1e-4, "gradient": 0.02}
 """Tasks with bounds far below what users have; None: the square root of the number of columns without public bounds."""

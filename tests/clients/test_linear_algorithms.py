@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import naive
 import numpy as np
 import pytest
+from support import naive
 from test_contributions import cohort, settings_for
 
 from clients.altmin import AltMinClient
 from clients.centaur import CentaurClient
 from clients.fedrep import FedRepClient, draw_orders
-from clients.pairs import Pairs
-from clients.ppm import PowerMethod
-from privfed.linalg import retraction, unsvec
+from clients.initialisers.pairs import Pairs
+from clients.initialisers.power_method import PowerMethod
+from privfed.foundation.linalg import retraction, unsvec
 
 ALTMIN = {"estimator": "leave-one-out", "train": "all", "heads": "all", "target": "residuals", "eta_c": None, "zeta": None}
 

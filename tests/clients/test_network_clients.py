@@ -7,11 +7,11 @@ import stat
 import numpy as np
 import pytest
 
-from clients.base import FlowerClient, arrays_of
-from privfed.config import compose
-from privfed.experiment import Experiment
-from privfed.memory import Memory
-from privfed.report import write_config, write_run
+from privfed.algorithm.client import FlowerClient, arrays_of
+from privfed.config.composition import compose
+from privfed.experiment.wiring import Experiment
+from privfed.federation.user_state import Memory
+from privfed.report.run_files import write_config, write_run
 
 USERS, CLASSES, K = 12, 10, 5
 SMALL = (

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import naive
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import naive
 from test_contributions import cohort, settings_for
 
-from clients.regression import Regression
+from clients.initialisers.regression import Regression
 from clients.rgrad import RGradClient
-from privfed.linalg import low_rank_retraction, retraction, top_singular
+from privfed.foundation.linalg import low_rank_retraction, retraction, top_singular
 
 
 def point(d1, d2, r, seed=0):

@@ -9,10 +9,10 @@ import pytest
 
 from clients.expmech import ExpMechClient
 from clients.jlmargin import JLMarginClient, fewest_errors, half_sphere
-from privfed import scoring
+from privfed.algorithm.candidate_nets import random_orthonormal, sketch_matrix
 from privfed.data.cohort import Cohort
-from privfed.nets import random_orthonormal, sketch_matrix
-from privfed.privacy.mechanisms import SCORE
+from privfed.kernels import candidate_scores
+from privfed.privacy.clipping import SCORE
 
 
 def users(n=30, m=8, d=6, labels=False, seed=0):
@@ -82,7 +82,7 @@ def test_expmech_kernel_is_exact():
     P = np.einsum("nmd,cdk->nmkc", cohort.X, candidates)
     wanted = [[naive_absolute(X, y, U, 2.0, 1.5, False) for U in candidates]
               for X, y in zip(cohort.X, cohort.y, strict=True)]  # fmt: skip
-    np.testing.assert_allclose(scoring.absolute_scores(P, cohort.y, 2.0, 1.5), wanted, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(candidate_scores.absolute_scores(P, cohort.y, 2.0, 1.5), wanted, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
@@ -101,8 +101,8 @@ def test_margin_scores_are_the_naive_ones(k, train):
 def test_tiles_do_not_change_a_sum(monkeypatch):
     cohort, candidates = users(n=50), random_orthonormal(np.random.default_rng(1), 40, 6, 2)
     whole = ask(exp_client(cohort), candidates)
-    monkeypatch.setattr(scoring, "WIDTH", 7)
-    monkeypatch.setattr(scoring, "TILE", 2000)
+    monkeypatch.setattr(candidate_scores, "WIDTH", 7)
+    monkeypatch.setattr(candidate_scores, "TILE", 2000)
     np.testing.assert_allclose(ask(exp_client(cohort), candidates), whole, atol=50)
 
 

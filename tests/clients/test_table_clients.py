@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import naive
-import naive_tables as tables
 import numpy as np
 import pytest
-from tables import LABELS, model_of, people, schema_of
+from support import naive
+from support import naive_tables as tables
+from support.tables import LABELS, model_of, people, schema_of
 from test_contributions import settings_for
 
 from clients.table_fedrep import FedRepClient, gram_square
 from clients.table_global import GlobalClient
 from clients.table_standalone import StandaloneClient
-from privfed.errors import ConfigError
-from privfed.linalg import unsvec
-from privfed.models.tables import PARTS, TableModel
-from privfed.privacy.quantile import MEASURES, NORMS
+from privfed.foundation.errors import ConfigError
+from privfed.foundation.linalg import unsvec
+from privfed.models.table_model import PARTS, TableModel
+from privfed.privacy.clip_norms import MEASURES, NORMS
 
 SIZES = [3, 1, 7, 3, 0, 12, 2, 7, 25, 1]
 MISSING = ["mean", "indicator"]

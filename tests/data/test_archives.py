@@ -9,9 +9,9 @@ import pickle
 import numpy as np
 import pytest
 
-from privfed.data.archives import ARCHIVES, locate, read_labels, read_pixels
-from privfed.data.formats import SUMS
-from privfed.errors import ConfigError
+from privfed.data.images.archives import ARCHIVES, locate, read_labels, read_pixels
+from privfed.data.images.file_formats import SUMS
+from privfed.foundation.errors import ConfigError
 
 
 def idx(array):

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from privfed.data import files
-from privfed.data.tabular import Options, read_rows_for, read_table
-from privfed.errors import ConfigError
+from privfed.data.tables import table_files
+from privfed.data.tables.reading import Options, read_rows_for, read_table
+from privfed.foundation.errors import ConfigError
 
 GOOD = "user,a,city,y\nbob,1.5,Bern,1\nann,2,Basel,2\nbob,3,Bern,3\n"
 
@@ -55,7 +55,7 @@ def refusal(tmp_path):
         (gzip.compress(GOOD.encode(), mtime=0)[:-12], "mine.csv: cannot be read, cut off or damaged"),
         (gzip.compress(b"", mtime=0)[:12], "mine.csv: cannot be read, cut off or damaged"),
         (gzip.compress(b"", mtime=0), "mine.csv: is empty"),
-        ("user,a,y\nb,1," + "x" * (files.BLOCK * 2), "a line of more than 8 MB; is it a table"),
+        ("user,a,y\nb,1," + "x" * (table_files.BLOCK * 2), "a line of more than 8 MB; is it a table"),
         ("user,a,y\nb,1.5,1\nb,x,2\nc,3,4\n", "line 3, column 'a': mixed types: 'x' is not a number and most values are"),
         ("user,a,y\nb,1.5,1\nb,x,2\nc,3,4\n", "set data.categorical=[a]"),
         ("user,a,y\nb,1.5,1\n?,2,2\n", "line 3, column 'user': '' is no user's name"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from privfed.data.describe import describe
-from privfed.data.tabular import Options, read_table
+from privfed.data.tables.description import describe
+from privfed.data.tables.reading import Options, read_table
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from test_archives import images, write_idx
 
-from privfed.config import compose
-from privfed.data.images import HeldOut, Images
-from privfed.data.split import SPLITS
-from privfed.errors import ConfigError
-from privfed.nodes import NodeFactory
+from privfed.config.composition import compose
+from privfed.data.images.collections import HeldOut, Images
+from privfed.data.images.deal import SPLITS
+from privfed.federation.client_factory import NodeFactory
+from privfed.foundation.errors import ConfigError
 
 WHOLE = [name for name in SPLITS if name != "natural"]
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import kstest
 
-from privfed.data.margin import BLOCK, Margin, sphere_cdf
-from privfed.errors import ConfigError
+from privfed.data.problems.margin import BLOCK, Margin, sphere_cdf
+from privfed.foundation.errors import ConfigError
 
 
 def problem(**changes):

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privfed.data import partition
-from privfed.errors import ConfigError
+from privfed.data.images import partition
+from privfed.foundation.errors import ConfigError
 
 Y = np.random.default_rng(7).permutation(np.repeat(np.arange(10), 4500))
 """As many images of each class as CIFAR-10 keeps for training."""

@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from privfed.config import compose
-from privfed.data.patterns import BLOCK, Patterns
-from privfed.errors import ConfigError
-from privfed.nodes import NodeFactory
+from privfed.config.composition import compose
+from privfed.data.images.patterns import BLOCK, Patterns
+from privfed.federation.client_factory import NodeFactory
+from privfed.foundation.errors import ConfigError
 
 
 def problem(**changes):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tables import cohort_of, people, schema_of
+from support.tables import cohort_of, people, schema_of
 
-from privfed.data.ragged import Rows
+from privfed.data.tables.ragged_cohort import Rows
 
 SCHEMA = schema_of()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from privfed.data.rows import read_rows
-from privfed.errors import ConfigError
+from privfed.data.tables.own_rows import read_rows
+from privfed.foundation.errors import ConfigError
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privfed.data.schema import Categorical, Hashed, Numeric, Schema, Target, bucket, expand, ordered, plain
-from privfed.errors import ConfigError
+from privfed.data.tables.schema import Categorical, Hashed, Numeric, Schema, Target, bucket, expand, ordered, plain
+from privfed.foundation.errors import ConfigError
 
 PEOPLE = Schema(
     "who",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from privfed.config import compose
-from privfed.data.stream import Streamed
-from privfed.errors import ConfigError
-from privfed.experiment import Experiment
+from privfed.config.composition import compose
+from privfed.data.problems.streaming import Streamed
+from privfed.experiment.wiring import Experiment
+from privfed.foundation.errors import ConfigError
 
 SIZE = ("data.n=5000", "data.m=6", "data.d=8", "rounds=3")
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from privfed.data.cohort import BLOCK, groups_of, spread
-from privfed.data.synthetic import FEATURES, Synthetic
-from privfed.errors import ConfigError
+from privfed.data.problems.synthetic import FEATURES, Synthetic
+from privfed.foundation.errors import ConfigError
 
 
 def problem(**changes):

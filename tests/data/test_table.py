@@ -7,11 +7,11 @@ import os
 import numpy as np
 import pytest
 import yaml
-from tables import write
+from support.tables import write
 
-from privfed.config import CONF
-from privfed.data.table import Table, lots
-from privfed.errors import ConfigError
+from privfed.config.composition import CONF
+from privfed.data.tables.table_source import Table, lots
+from privfed.foundation.errors import ConfigError
 
 DEFAULTS = yaml.safe_load((CONF / "data/table.yaml").read_text())
 del DEFAULTS["_target_"]

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from privfed.data import files
-from privfed.data.schema import Categorical, Hashed, Numeric, Target, bucket
-from privfed.data.tabular import Options, read_rows_for, read_table
-from privfed.errors import ConfigError
+from privfed.data.tables import table_files
+from privfed.data.tables.reading import Options, read_rows_for, read_table
+from privfed.data.tables.schema import Categorical, Hashed, Numeric, Target, bucket
+from privfed.foundation.errors import ConfigError
 
 PEOPLE = 'user,age,city,y\nbob,30,Bern,1.5\nann,,"Basel, BS",2\nbob,41.5,,3\n'
 
@@ -96,7 +96,7 @@ def test_batches_make_no_difference(read, monkeypatch):
     ]
     content = "user,a,b,c,y\n" + "\n".join(lines)
     schema, frame = read(content)
-    monkeypatch.setattr(files, "BLOCK", 1000)
+    monkeypatch.setattr(table_files, "BLOCK", 1000)
     again, same = read(content)
     assert again == schema and same.names == frame.names and same.notes == frame.notes
     for name in ("who", "numbers", "codes", "target"):
@@ -286,5 +286,5 @@ def test_a_table_that_does_not_fit_is_refused_before_it_is_read(table):
         text.write(f"user {i},{i}\n")
     long = b"user,y\n" + text.getvalue().encode()
     for content in (long, gzip.compress(long, 1)):
-        rows = files.open_table(table(content)).rows
+        rows = table_files.open_table(table(content)).rows
         assert 80_000 < rows < 200_000

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from privfed.data import trace
-from privfed.errors import ConfigError
+from privfed.data.problems import trace
+from privfed.foundation.errors import ConfigError
 
 
 def problem(**changes):

@@ -120,7 +120,7 @@ def test_without_privacy_the_files_are_valid_json(command, tmp_path):
     ids=lambda value: " ".join(value),
 )
 def test_bad_input_is_one_clear_line(arguments, words, tmp_path, monkeypatch, capfd):
-    from privfed.run import main
+    from privfed.commands.run import main
 
     monkeypatch.chdir(tmp_path)
     assert main(list(arguments)) == 2
@@ -143,7 +143,7 @@ def test_bad_input_is_one_clear_line(arguments, words, tmp_path, monkeypatch, ca
     ],
 )
 def test_a_broken_algorithm_of_one_s_own_is_one_clear_line(tmp_path, capfd, monkeypatch, text, words):
-    from privfed.run import main
+    from privfed.commands.run import main
 
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "mine, too"
@@ -196,7 +196,7 @@ def test_presets_and_explicit_settings_combine(command, tmp_path):
 
 def test_help_is_worth_reading_and_cheap():
     code = (
-        "import sys; from privfed.run import main\n"
+        "import sys; from privfed.commands.run import main\n"
         "try: main(['--help'])\nexcept SystemExit: pass\n"
         "heavy = {'flwr', 'numba', 'torch', 'ray', 'matplotlib', 'scipy'} & set(sys.modules)\n"
         "assert not heavy, heavy"
@@ -208,14 +208,14 @@ def test_help_is_worth_reading_and_cheap():
 
 
 def test_a_run_imports_neither_torch_nor_ray(tmp_path):
-    code = f"import sys; from privfed.run import main; assert main({[*SMALL, '--quiet', 'out=o']!r}) == 0\n"
+    code = f"import sys; from privfed.commands.run import main; assert main({[*SMALL, '--quiet', 'out=o']!r}) == 0\n"
     code += "heavy = {'torch', 'ray', 'matplotlib'} & set(sys.modules)\nassert not heavy, heavy"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 
 def test_a_full_disk_stops_before_the_release_and_says_so(tmp_path, capfd):
-    from privfed.run import main
+    from privfed.commands.run import main
 
     (tmp_path / "ledger.jsonl").symlink_to("/dev/full")
     assert main([*SMALL, f"out={tmp_path}", "--quiet"]) == 1

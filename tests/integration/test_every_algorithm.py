@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from privfed.config import compose, options
-from privfed.experiment import Experiment
-from privfed.run import main
+from privfed.commands.run import main
+from privfed.config.composition import compose, options
+from privfed.experiment.wiring import Experiment
 
 SMALL = {
     "expmech": ("data.n=200", "data.d=6", "rounds=3", "algo.candidates=20"),

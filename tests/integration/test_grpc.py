@@ -9,14 +9,14 @@ import pytest
 from flwr.proto.transport_pb2 import ClientMessage, ServerMessage
 from flwr.server.superlink.fleet.grpc_bidi.grpc_bridge import ResWrapper
 from flwr.server.superlink.fleet.grpc_bidi.grpc_client_proxy import GrpcClientProxy
-from processes import ledger_of, model_of, reference
+from support.processes import ledger_of, model_of, reference
 
-from privfed.certificates import make_certificates
-from privfed.config import compose
-from privfed.experiment import Experiment
-from privfed.participant import Identity, OwnRows, Participant
-from privfed.roster import Member, Roster, new_token
-from privfed.runtimes.door import Door
+from privfed.config.composition import compose
+from privfed.experiment.wiring import Experiment
+from privfed.federation.participant import Identity, OwnRows, Participant
+from privfed.federation.roster import Member, Roster, new_token
+from privfed.runtimes.admission import Door
+from privfed.runtimes.certificates import make_certificates
 from privfed.runtimes.inprocess import serve
 
 FEATURES, ROWS = 5, 12
@@ -35,7 +35,7 @@ def write_csv(path, seed):
 @pytest.mark.slow
 def test_the_same_model_on_any_number_of_nodes_and_over_grpc(fleet):
     settings = ("data.n=200", "data.m=10", "rounds=6")
-    done = fleet.start("privfed.run", *settings, "runtime=grpc", "runtime.nodes=3", "out=run")
+    done = fleet.start("run", *settings, "runtime=grpc", "runtime.nodes=3", "out=run")
     models = [reference(*settings, f"runtime.nodes={nodes}") for nodes in (1, 7, 200)]
     done.ends(0)
     assert done.complaints == ""
@@ -49,7 +49,7 @@ def test_the_same_model_on_any_number_of_nodes_and_over_grpc(fleet):
 )
 def test_pictures_over_grpc(fleet, settings):
     settings = (*settings, "data=patterns", "data.n=24", "data.m=6", f"rounds={2 if 'algo=centaur' in settings else 1}")
-    fleet.start("privfed.run", *settings, "runtime=grpc", "runtime.nodes=2", "out=run").ends(0)
+    fleet.start("run", *settings, "runtime=grpc", "runtime.nodes=2", "out=run").ends(0)
     there = np.load(fleet.folder / "run/model.npz")
     for name, array in Experiment(compose(settings)).run().model.items():
         np.testing.assert_allclose(there[name], array, rtol=1e-4, atol=1e-6)
@@ -61,7 +61,7 @@ def test_real_and_simulated_users_in_one_federation_and_a_newcomer(fleet):
     """Over TLS: alice and bob have files, fifty users are simulated; dora, who is not registered, comes later."""
     folder = fleet.folder
     make_certificates(folder / "tls", ["127.0.0.1"])
-    registered = fleet.start("privfed.roster", "roster.json", "alice", "bob", "--simulated", "extra=50")
+    registered = fleet.start("roster", "roster.json", "alice", "bob", "--simulated", "extra=50")
     rows = {name: write_csv(folder / f"{name}.csv", seed) for seed, name in enumerate(("alice", "bob", "dora"))}
     registered.ends(0)
     assert (folder / "roster.json").stat().st_mode & 0o777 == 0o600
@@ -83,7 +83,7 @@ def test_real_and_simulated_users_in_one_federation_and_a_newcomer(fleet):
 
     port = int(server.said.rpartition("127.0.0.1:")[2].partition(",")[0])
     newcomer = fleet.start(
-        *("privfed.client", "--server", f"127.0.0.1:{port}", "--user", "dora", "--data", "dora.csv", *trust),
+        *("client", "--server", f"127.0.0.1:{port}", "--user", "dora", "--data", "dora.csv", *trust),
         *("--state", "dora-state"),
     )
     newcomer.ends(0)

@@ -10,7 +10,7 @@ from itertools import groupby
 
 import numpy as np
 import pytest
-from processes import eventually, ledger_of, model_of, reference, rows_of, unfinished_model_of
+from support.processes import eventually, ledger_of, model_of, reference, rows_of, unfinished_model_of
 
 pytestmark = pytest.mark.slow
 
@@ -127,7 +127,7 @@ def test_a_killed_server_goes_on_where_it_was_with_the_same_clients(fleet):
     assert [int(row["step"]) for row in rows] == list(range(1, 124)) and {row["missing_users"] for row in rows} == {"0"}
     np.testing.assert_array_equal(model_of(folder), reference(*SMALL, *settings))
 
-    again = fleet.start("privfed.server", "--resume", "run", "--insecure")
+    again = fleet.start("server", "--resume", "run", "--insecure")
     assert "complete" in again.ends(2)
 
 

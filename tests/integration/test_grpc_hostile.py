@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from flwr.common import Code, EvaluateRes, FitRes, Status, ndarrays_to_parameters, serde
 from flwr.proto.transport_pb2 import ClientMessage
-from processes import eventually, ledger_of, model_of, reference
-from puppet import OK, Puppet, announce_gigabytes, asked, fitted, properties
+from support.processes import eventually, ledger_of, model_of, reference
+from support.puppet import OK, Puppet, announce_gigabytes, asked, fitted, properties
 
-from privfed.config import compose
-from privfed.experiment import Experiment
-from privfed.participant import Identity, Participant
-from privfed.runtimes.wire import converse
+from privfed.config.composition import compose
+from privfed.experiment.wiring import Experiment
+from privfed.federation.participant import Identity, Participant
+from privfed.runtimes.grpc_transport import converse
 
 D, K, CLIP = 6, 2, 0.05
 SHAPE = (K, D)

@@ -6,17 +6,17 @@ import contextlib
 import socket
 
 import pytest
-from puppet import Puppet, asked, properties
+from support.puppet import Puppet, asked, properties
 
-import privfed.client
-import privfed.participant
-import privfed.server
-from privfed.certificates import make_certificates
-from privfed.config import compose
-from privfed.nodes import NodeFactory
-from privfed.roster import Member, Roster, new_token
-from privfed.runtimes.door import Door
-from privfed.runtimes.wire import Certificates, listening
+import privfed.commands.client
+import privfed.commands.server
+import privfed.federation.participant
+from privfed.config.composition import compose
+from privfed.federation.client_factory import NodeFactory
+from privfed.federation.roster import Member, Roster, new_token
+from privfed.runtimes.admission import Door
+from privfed.runtimes.certificates import make_certificates
+from privfed.runtimes.grpc_transport import Certificates, listening
 
 CSV = "a,b,c,target\n" + "1,2,3,4\n" * 5
 
@@ -50,7 +50,7 @@ def client(tmp_path, capsys, monkeypatch):
     def client(port, *more, token="", user="alice", data="mine.csv", trust=("--insecure",), patience="1"):
         monkeypatch.setenv("PRIVFED_TOKEN", token)
         line = ["--server", f"127.0.0.1:{port}", "--user", user, "--data", data, *trust, "--patience", patience, *more]
-        code = privfed.client.main(line)
+        code = privfed.commands.client.main(line)
         return code, capsys.readouterr().err
 
     return client
@@ -94,7 +94,7 @@ def test_names_and_tokens(client):
 
 def test_another_version(client, monkeypatch):
     with door() as (port, token):
-        monkeypatch.setattr(privfed.participant, "__version__", "0.0.1")
+        monkeypatch.setattr(privfed.federation.participant, "__version__", "0.0.1")
         check(client(port, token=token), "the server runs privfed", "this client 0.0.1", "install the same version")
         with Puppet(port, "alice", token) as old:  # so old that it does not look at the server's version
             assert "hello" in asked(old.listen())
@@ -136,7 +136,7 @@ def server(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def server(*line, trust=("--insecure",)):
-        code = privfed.server.main([*line, *trust])
+        code = privfed.commands.server.main([*line, *trust])
         return code, capsys.readouterr().err
 
     return server
@@ -181,9 +181,9 @@ def test_the_commands_themselves(fleet):
     """The same as processes: nothing but the line reaches the terminal."""
     nobody = f"127.0.0.1:{free_port()}"
     for module, line in (
-        ("privfed.client", ("--server", nobody, "--user", "alice", "--simulate", "--insecure", "--patience", 1)),
-        ("privfed.server", ("data=remote", "data.d=3", "--roster", "nowhere.json", "--insecure")),
-        ("privfed.roster", ("roster.json", "alice=none")),
+        ("client", ("--server", nobody, "--user", "alice", "--simulate", "--insecure", "--patience", 1)),
+        ("server", ("data=remote", "data.d=3", "--roster", "nowhere.json", "--insecure")),
+        ("roster", ("roster.json", "alice=none")),
     ):
         process = fleet.start(module, *line)
         process.ends(2)

@@ -14,8 +14,8 @@ from statistics import fmean, stdev
 
 import pytest
 
-from privfed.combinations import combinations, names_of
-from privfed.errors import ConfigError
+from privfed.experiment.sweep_settings import combinations, names_of
+from privfed.foundation.errors import ConfigError
 
 SMALL = ("data.n=200", "data.d=8", "data.m=6", "rounds=2")
 LONG = ("data.n=200", "data.d=8", "data.m=6", "rounds=200")
@@ -107,7 +107,7 @@ def test_progress_is_plain_lines_with_count_and_time_left(done):
     ids=lambda value: " ".join(value),
 )
 def test_a_mistake_is_one_line_and_nothing_is_started(arguments, words, tmp_path, monkeypatch, capfd):
-    from privfed.run import main
+    from privfed.commands.run import main
 
     monkeypatch.chdir(tmp_path)
     assert main(list(arguments)) == 2

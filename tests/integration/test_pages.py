@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
-from browser import Browser, find_chromium
+from support.browser import Browser, find_chromium
 
 CHARTS = """[...document.querySelectorAll('svg')].map(svg => {
   const box = svg.getBoundingClientRect(), ink = svg.querySelectorAll('polyline, rect, circle, polygon, path');
@@ -64,7 +64,7 @@ def browser():
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     """A folder with every kind of page."""
-    from privfed import audit, report, run
+    from privfed.commands import audit, report, run
 
     home = tmp_path_factory.mktemp("pages")
     small = ["data.n=200", "data.d=8", "data.m=6", "--quiet"]

@@ -10,11 +10,11 @@ import sys
 
 import numpy as np
 import pytest
-from finished import KINDS, columns, finished, read_lines, table_run, write_lines
+from support.finished import KINDS, columns, finished, read_lines, table_run, write_lines
 
 import privfed
-from privfed import files
-from privfed.personalize import main
+from privfed.commands.personalize import main
+from privfed.foundation import atomic_files
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ def test_full_disk_leaves_no_half_of_a_file(runs, personalize, tmp_path, monkeyp
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(files.os, "fsync", full)
+    monkeypatch.setattr(atomic_files.os, "fsync", full)
     code, _, err = personalize(run, "--data", "mine.csv")
     assert code == 1 and err == "privfed: --out predictions.csv: cannot write there (No space left on device)\n"
     assert [path.name for path in tmp_path.iterdir()] == ["mine.csv"]
@@ -189,7 +189,7 @@ def test_as_a_process(runs, tmp_path):
     write_lines(tmp_path / "mine.csv", of(lines, "u1"))
 
     def personalize(*arguments):
-        line = [sys.executable, "-m", "privfed.personalize", *map(str, arguments)]
+        line = [sys.executable, "-m", "privfed", "personalize", *map(str, arguments)]
         return subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60)
 
     done = personalize("--model", run, "--data", "mine.csv")

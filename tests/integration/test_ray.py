@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privfed.config import compose
-from privfed.experiment import Experiment
+from privfed.config.composition import compose
+from privfed.experiment.wiring import Experiment
 
 SIZE = ("data.n=200", "data.m=10", "rounds=6", "seed=3")
 TROUBLE = """
@@ -28,7 +28,7 @@ from pathlib import Path
 from threadpoolctl import threadpool_info
 
 from clients.fedrep import FedRepClient
-from privfed.errors import ConfigError
+from privfed.foundation.errors import ConfigError
 
 
 class TroubleClient(FedRepClient):
@@ -88,7 +88,7 @@ def ray(folder):
     facts = {"name": "trouble", "guarantee": "worst-case", "rounds": 6, "strategy": strategy, "client": client}
     (folder / "mine/algo/trouble.yaml").write_text(json.dumps(facts))
 
-    def run(*arguments, code="import sys; from privfed.run import main; sys.exit(main())"):
+    def run(*arguments, code="import sys; from privfed.commands.run import main; sys.exit(main())"):
         line = [sys.executable, "-c", code, "runtime=ray", *arguments]
         environment = {**os.environ, "RAY_TMPDIR": str(folder)}
         return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=180, env=environment)
@@ -141,7 +141,7 @@ def test_the_same_model_as_in_one_process_and_nothing_else_on_the_console(ray, f
 @pytest.mark.slow
 def test_a_ray_of_our_own_an_algorithm_of_one_s_own_and_data_made_once_in_each_process(ray, folder):
     line = ("--config-dir", "mine", "algo=trouble", *SIZE, "runtime.cpus=0.5", "runtime.nodes=2", "out=own")
-    large = "import sys; from privfed.runtimes import ray; ray.INLINE_BYTES = 0; from privfed.run import main; sys.exit(main())"
+    large = "import sys; from privfed.runtimes import ray; ray.INLINE_BYTES = 0; from privfed.commands.run import main; sys.exit(main())"
     done = ray(*line, code=large)  # as with large models: parameters through the object store
     assert done.returncode == 0 and done.stderr == "", done.stderr
     made = [line.split() for line in (folder / "none-made").read_text().splitlines()]
@@ -172,10 +172,10 @@ def test_a_mistake_in_a_client_stops_the_run_which_can_be_resumed(ray, folder, a
     assert done.returncode == code
     if trouble == "bug":
         assert "node 0 failed" in done.stderr and "ZeroDivisionError: a bug of mine" in done.stderr
-        assert 'trouble.py", line' in done.stderr and "privfed/run.py" not in done.stderr
+        assert 'trouble.py", line' in done.stderr and "privfed/commands/run.py" not in done.stderr
         return
     assert done.stderr == "privfed: data.path=x: row 7 is broken\n"
-    resume = "import sys; from privfed.run import main; sys.exit(main(sys.argv[2:]))"
+    resume = "import sys; from privfed.commands.run import main; sys.exit(main(sys.argv[2:]))"
     done = ray("--config-dir", "mine", "--resume", trouble, "--quiet", code=resume)
     assert done.returncode == 0 and done.stderr == "", done.stderr
     with np.load(folder / trouble / "model.npz") as model:
@@ -192,7 +192,7 @@ def test_what_the_cluster_cannot_hold_is_said_at_once(ray, address):
 
 @pytest.mark.slow
 def test_a_cluster_of_another_version_is_one_clear_line(ray, address):
-    code = "import sys, ray; ray.__version__ = '0.1'; from privfed.run import main; sys.exit(main())"
+    code = "import sys, ray; ray.__version__ = '0.1'; from privfed.commands.run import main; sys.exit(main())"
     done = ray(*SIZE, f"runtime.address={address}", "runtime.nodes=2", code=code)
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
     assert "ersion mismatch" in done.stderr and "0.1" in done.stderr
@@ -206,16 +206,16 @@ def test_an_address_where_nobody_answers_is_one_clear_line(ray):
 
 
 def test_without_ray_one_is_told_how_to_install_it_and_plans_do_not_load_it(ray):
-    code = "import sys; sys.modules['ray'] = None; from privfed.run import main; sys.exit(main())"
+    code = "import sys; sys.modules['ray'] = None; from privfed.commands.run import main; sys.exit(main())"
     done = ray(code=code)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "pip install 'privfed[ray]'" in done.stderr
-    done = ray("--plan", code="import sys; from privfed.run import main; main(); sys.exit('ray' in sys.modules)")
+    done = ray("--plan", code="import sys; from privfed.commands.run import main; main(); sys.exit('ray' in sys.modules)")
     assert done.returncode == 0 and "nothing was released" in done.stdout, done.stderr
 
 
 def test_a_ray_of_our_own_listens_on_loopback_only(ray):
     told = "print(settings['address'], ray._private.services.get_node_ip_address()); sys.exit(0)"
-    code = f"import ray, sys\ndef init(**settings): {told}\nray.init = init\nfrom privfed.run import main; main()"
+    code = f"import ray, sys\ndef init(**settings): {told}\nray.init = init\nfrom privfed.commands.run import main; main()"
     done = ray(*SIZE, "runtime.nodes=1", code=code)
     assert done.stdout.splitlines()[-1] == "local 127.0.0.1", done.stderr
 
@@ -233,7 +233,7 @@ def test_a_ray_of_our_own_listens_on_loopback_only(ray):
     ],
 )
 def test_bad_settings_are_refused_before_ray_is_loaded(override, words, tmp_path, monkeypatch, capfd):
-    from privfed.run import main
+    from privfed.commands.run import main
 
     monkeypatch.chdir(tmp_path)
     assert main(["runtime=ray", override]) == 2

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
-from privfed.config import compose
-from privfed.experiment import Experiment
+from privfed.config.composition import compose
+from privfed.experiment.wiring import Experiment
 
 USERS, ROUNDS, NODES = 300, 40, 6
 SIZE = ("data.d=20", "seed=3")

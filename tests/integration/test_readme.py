@@ -68,7 +68,7 @@ def test_an_algorithm_from_outside_gets_privacy_ledger_and_report(command, own_a
 def replayed(folder):
     line = ["--config-dir", "mine", "algo=shared_model", "rounds=2", "data.d=5", "data.m=6", "--tries", "60"]
     return subprocess.run(
-        [sys.executable, "-m", "privfed.replay", *line], cwd=folder, capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", "privfed", "replay", *line], cwd=folder, capture_output=True, text=True, timeout=300
     )
 
 

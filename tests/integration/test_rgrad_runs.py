@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from privfed.config import compose
-from privfed.experiment import Experiment
-from privfed.run import main
-from privfed.words import guarantee_in_words
+from privfed.commands.run import main
+from privfed.config.composition import compose
+from privfed.experiment.wiring import Experiment
+from privfed.report.wording import guarantee_in_words
 
 SMALL = ("algo=rgrad", "data.n=2500", "data.d1=8", "data.d2=6")
 

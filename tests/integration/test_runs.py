@@ -137,8 +137,8 @@ def test_auto_clip_norms_work_at_any_scale_of_the_data(experiment):
 )
 def test_the_papers_problem_is_solved_within_the_budget(eps, more, most):
     """Mean population MSE of 5 seeds at n=20000 (oracle: 1.28e-4 with all of a user's data, 1.98e-4 with half)."""
-    from privfed.config import compose
-    from privfed.experiment import Experiment
+    from privfed.config.composition import compose
+    from privfed.experiment.wiring import Experiment
 
     results = [Experiment(compose([f"eps={eps}", f"seed={seed}", *more])).run().result for seed in range(5)]
     assert np.mean([result["metrics"]["mse"] for result in results]) <= most

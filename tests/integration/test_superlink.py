@@ -16,13 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from privfed.certificates import make_certificates, make_node_key
-from privfed.config import compose
-from privfed.errors import PrivfedError
-from privfed.experiment import Experiment
-from privfed.roster import Roster
-from privfed.runtimes.loopback import Loopback, descendants, exists
+from privfed.config.composition import compose
+from privfed.experiment.wiring import Experiment
+from privfed.federation.roster import Roster
+from privfed.foundation.errors import PrivfedError
+from privfed.runtimes.certificates import make_certificates, make_node_key
 from privfed.runtimes.superlink import follow
+from privfed.runtimes.superlink_processes import Loopback, descendants, exists
 
 pytestmark = pytest.mark.slow
 PROBLEM = ("data.n=200", "data.m=10")
@@ -105,7 +105,7 @@ def test_an_untrusted_server_and_an_unknown_key_are_one_line(shared, tmp_path):
     make_node_key(tmp_path / "stranger.key")
 
     def node(authority):
-        line = [sys.executable, "-m", "privfed.supernode", "--superlink", shared.federation.address]
+        line = [sys.executable, "-m", "privfed", "supernode", "--superlink", shared.federation.address]
         line += ["--root-certificates", str(authority), "--key", str(tmp_path / "stranger.key")]
         line += ["--user", "0", "--simulate", "--patience", "5"]
         line += ["--token-file", str(shared.home / "tokens" / "0.token")]

@@ -8,10 +8,10 @@ import signal
 
 import numpy as np
 import pytest
-from tables import item_table, shared_table
+from support.tables import item_table, shared_table
 
-from privfed import checkpoint
-from privfed.run import main
+from privfed.commands.run import main
+from privfed.experiment import checkpoint
 
 LINE = ("data=table", "eps=30", "rounds=2", "runtime.threads=1", "--quiet")
 METRICS = {"", "_standalone", "_global", "_offset"}

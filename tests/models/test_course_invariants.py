@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import naive
-import naive_networks
 import numpy as np
 import pytest
-from courses import (
+from support import naive, naive_networks
+from support.courses import (
     CLASSES,
     MODULES,
     USERS,
@@ -21,12 +20,12 @@ from courses import (
     users,
 )
 
-from clients.centaur_general import CentaurClient
+from clients.centaur_network import CentaurClient
 from clients.fedavg_ft import FedAvgClient
 from clients.pmtl_ft import MultiTaskClient
 from clients.ppsgd import AdditiveClient
 from privfed.data.cohort import Cohort
-from privfed.models.lowrank import LowRank
+from privfed.models.low_rank_sgd import LowRank
 from privfed.models.network import Network
 from privfed.models.sgd import Explicit
 

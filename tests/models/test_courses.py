@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import naive_networks
 import numpy as np
 import pytest
 import torch
-from courses import (
+from support import naive_networks
+from support.courses import (
     BIASED,
     CLASSES,
     MODULES,
@@ -24,7 +24,7 @@ from courses import (
     users,
 )
 
-from clients.centaur_general import CentaurClient
+from clients.centaur_network import CentaurClient
 from clients.fedavg_ft import FedAvgClient
 from clients.pmtl_ft import MultiTaskClient
 from clients.ppsgd import AdditiveClient

@@ -7,18 +7,21 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from small_networks import MLP, net, network
+from support.small_networks import MLP, net, network
 from torch import nn
 
-from privfed.config import compose
+from privfed.config.composition import compose
 from privfed.data.cohort import draws
-from privfed.experiment import Experiment
-from privfed.models import zoo
-from privfed.models.augment import MARGIN, augmented
+from privfed.experiment.wiring import Experiment
+from privfed.models import architectures
+from privfed.models.augmentation import MARGIN, augmented
 
 
 def test_the_start_is_the_seed_s():
-    for module, shape in ((zoo.mlp((1, 6, 6), 4, [8, 5]), (1, 6, 6)), (zoo.lenet((1, 16, 16), 4, [2, 3], [5]), (1, 16, 16))):
+    for module, shape in (
+        (architectures.mlp((1, 6, 6), 4, [8, 5]), (1, 6, 6)),
+        (architectures.lenet((1, 16, 16), 4, [2, 3], [5]), (1, 16, 16)),
+    ):
         state = torch.random.get_rng_state()
         one, again, other = (network(module, shape=shape).initial(seed, whole=True) for seed in (0, 0, 1))
         assert torch.equal(state, torch.random.get_rng_state()), "nobody else's random numbers are touched"
@@ -33,7 +36,7 @@ def test_the_start_is_the_seed_s():
 
 def test_the_start_is_the_same_in_all_threads():
     """torch's generator belongs to all threads at once: two that start networks at the same time must not share it."""
-    made = network(zoo.mlp((1, 6, 6), 4, [64, 64, 64, 5]))
+    made = network(architectures.mlp((1, 6, 6), 4, [64, 64, 64, 5]))
     wanted = made.initial(0, whole=True)
     with ThreadPoolExecutor(8) as pool:
         for start in pool.map(lambda _: made.initial(0, whole=True), range(200)):

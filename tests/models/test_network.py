@@ -8,14 +8,14 @@ import sys
 import numpy as np
 import pytest
 import torch
-from small_networks import MLP, SMALL, named, net, network
+from support.small_networks import MLP, SMALL, named, net, network
 from torch import nn
 
-from privfed.config import compose
-from privfed.errors import ConfigError
-from privfed.experiment import Experiment
-from privfed.models import zoo
-from privfed.run import main
+from privfed.commands.run import main
+from privfed.config.composition import compose
+from privfed.experiment.wiring import Experiment
+from privfed.foundation.errors import ConfigError
+from privfed.models import architectures
 
 
 class Bare(nn.Module):
@@ -82,7 +82,7 @@ REFUSED = {
     "takes no part": (Idle, {}, "'idle.weight' takes no part in what the network gives"),
     "other images": (net, {"shape": (1, 7, 7)}, "does not take images of data.shape=[1, 7, 7]: "),
     "other channels": (
-        lambda: zoo.lenet((1, 16, 16), 4, [2, 2], [5]), {"shape": (3, 16, 16)}, "does not take images of data.shape=[3, 16, 16]"
+        lambda: architectures.lenet((1, 16, 16), 4, [2, 2], [5]), {"shape": (3, 16, 16)}, "does not take images of data.shape=[3, 16, 16]"
     ),
     "other classes": (net, {"classes": 7}, "gives [4] for an image, not one number for each of 7 classes"),
     "two answers": (Pair, {}, "gives tuple for an image"),
@@ -93,12 +93,12 @@ REFUSED = {
     "precision": (net, {"precision": "float16"}, "model.precision=float16: must be one of float32, bfloat16"),
 }  # fmt: skip
 ZOO = {
-    "too small": (lambda: zoo.lenet((1, 8, 8), 4, [2, 2], [5]), "data.shape=[1, 8, 8]: too small for LeNet's 5x5 filters"),
-    "three convolutions": (lambda: zoo.lenet((1, 16, 16), 4, [2, 2, 2], [5]), "model.module.channels=[2, 2, 2]: LeNet has two"),
-    "no channel": (lambda: zoo.lenet((1, 16, 16), 4, [2, 0], [5]), "model.module.channels=0: must be a whole number"),
-    "nothing hidden": (lambda: zoo.mlp((1, 6, 6), 4, []), "model.module.hidden=[]: give at least one hidden layer"),
-    "half a unit": (lambda: zoo.mlp((1, 6, 6), 4, [2.5]), "model.module.hidden=2.5: must be a whole number"),
-    "nothing hidden in LeNet": (lambda: zoo.lenet((1, 16, 16), 4, [2, 2], []), "give at least one hidden layer"),
+    "too small": (lambda: architectures.lenet((1, 8, 8), 4, [2, 2], [5]), "data.shape=[1, 8, 8]: too small for LeNet's 5x5 filters"),
+    "three convolutions": (lambda: architectures.lenet((1, 16, 16), 4, [2, 2, 2], [5]), "model.module.channels=[2, 2, 2]: LeNet has two"),
+    "no channel": (lambda: architectures.lenet((1, 16, 16), 4, [2, 0], [5]), "model.module.channels=0: must be a whole number"),
+    "nothing hidden": (lambda: architectures.mlp((1, 6, 6), 4, []), "model.module.hidden=[]: give at least one hidden layer"),
+    "half a unit": (lambda: architectures.mlp((1, 6, 6), 4, [2.5]), "model.module.hidden=2.5: must be a whole number"),
+    "nothing hidden in LeNet": (lambda: architectures.lenet((1, 16, 16), 4, [2, 2], []), "give at least one hidden layer"),
 }  # fmt: skip
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import naive_tables as naive
 import numpy as np
 import pytest
+from support import naive_tables as naive
 
 from privfed.models import ridge
 

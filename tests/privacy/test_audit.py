@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from privfed.privacy import audit
-from privfed.privacy.accounting import GaussianRelease, gaussian_epsilon, gaussian_mu
-from privfed.privacy.audit import (
+from privfed.audit import lower_bounds
+from privfed.audit.lower_bounds import (
     claimed_trade_off,
     discriminant,
     epsilon_of,
@@ -23,7 +22,8 @@ from privfed.privacy.audit import (
     proportion_upper,
     threshold_bound,
 )
-from privfed.privacy.findings import examine
+from privfed.audit.verdict import examine
+from privfed.privacy.accounting import GaussianRelease, gaussian_epsilon, gaussian_mu
 from privfed.privacy.ledger import Budget
 
 
@@ -35,7 +35,7 @@ def gaussian_worlds(rng, n, mu, rho):
 
 @pytest.mark.parametrize(("mu", "rho"), [(0.0, 0.0), (0.8, 0.0), (0.8, 0.6), (0.8, 1.0), (6.0, 1.0)])
 def test_the_gaussian_bound_is_too_high_no_more_often_than_stated(mu, rho, monkeypatch):
-    monkeypatch.setattr(audit, "_normality", lambda x, sd: 1.0)  # slow, and not what is tested here
+    monkeypatch.setattr(lower_bounds, "_normality", lambda x, sd: 1.0)  # slow, and not what is tested here
     rng, trials, alpha = np.random.default_rng(0), 2000, 0.02
     bounds = np.array([gaussian_fit(*gaussian_worlds(rng, 60, mu, rho), alpha).mu_lower for _ in range(trials)])
     wrong = np.mean(bounds > mu)

@@ -8,18 +8,18 @@ import re
 import numpy as np
 import pytest
 
-import strategies.base
-from privfed.arrays import decoded
-from privfed.audit import main
-from privfed.config import compose, options
-from privfed.experiment import Experiment
-from privfed.keyed import generator
-from privfed.privacy import repetitions
-from privfed.privacy.canary import MINUS, PLUS, SILENT, Stage, population
+import privfed.algorithm.strategy
+from privfed.algorithm.steps_of import Algorithm
+from privfed.algorithm.strategy import PrivateStrategy
+from privfed.algorithm.tensors import decoded
+from privfed.audit import repetitions
+from privfed.audit.canary import MINUS, PLUS, SILENT, Stage, population
+from privfed.commands.audit import main
+from privfed.config.composition import compose, options
+from privfed.experiment.wiring import Experiment
+from privfed.foundation.seeding import generator
 from privfed.privacy.ledger import SENSITIVITY, Ledger
 from privfed.privacy.noise import SeededNoise
-from strategies.algorithm import Algorithm
-from strategies.base import PrivateStrategy
 
 FAST = ("rounds=9", "eps=4", "--quiet", "out=o")
 SMALL = {
@@ -98,7 +98,7 @@ def weighted_by_examples(monkeypatch):
                 total += weight * bounded(decoded(tensor, shape), asked[node.cid] * bound)
         return totals, sum(asked[node.cid] for node, _ in results)
 
-    monkeypatch.setattr(strategies.base, "totals_of", totals_of)
+    monkeypatch.setattr(privfed.algorithm.strategy, "totals_of", totals_of)
 
 
 def divided_by_replies(monkeypatch):

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from torch import nn
 
-from privfed.config import compose
+from privfed.algorithm.replies import totals_of
+from privfed.audit.replay import COHORT, Theatre
+from privfed.config.composition import compose
 from privfed.data.cohort import Cohort
-from privfed.privacy.mechanisms import SCORE, Dense, Scaled, Scores, clamp, clip, norm
-from privfed.privacy.quantile import MEASURES
-from privfed.privacy.replay import COHORT, Theatre
+from privfed.privacy.clip_norms import MEASURES
+from privfed.privacy.clipping import SCORE, Dense, Scaled, Scores, clamp, clip, norm
 from privfed.runtimes.inprocess import LocalProxy
-from strategies.replies import totals_of
 
 SPECIAL = [np.nan, np.inf, -np.inf, 1e308, -1.7e308, 1e200, 1e-200, 5e-324, 2.2e-308, 6e4, 6e-8, 1e8, -1.0, 1.0, 0.0]
 NUMBERS = st.sampled_from(SPECIAL) | st.floats(allow_nan=True, allow_infinity=True)

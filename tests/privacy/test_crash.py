@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privfed import checkpoint
-from privfed.config import compose
-from privfed.errors import BudgetError
-from privfed.experiment import Experiment
+from privfed.algorithm.strategy import PrivateStrategy
+from privfed.config.composition import compose
+from privfed.experiment import checkpoint
+from privfed.experiment.wiring import Experiment
+from privfed.foundation.errors import BudgetError
+from privfed.privacy.gate import NoiseGate
 from privfed.privacy.ledger import Ledger
-from privfed.privacy.mechanisms import NoiseGate
 from privfed.privacy.noise import DiscreteNoise, SeededNoise
-from strategies.base import PrivateStrategy
 
 SETTINGS = ["data.n=40", "data.d=4", "data.m=6", "rounds=2", "runtime.threads=1", "runtime.nodes=2"]
 POINTS = [

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy.stats import chi2, kstest, norm
 
-from privfed.privacy import exact
-from privfed.privacy.deviates import Deviate, Slow
+from privfed.privacy import exact_sampling
+from privfed.privacy.exact_deviates import Deviate, Slow
 
 ENOUGH = 1e-4
 """A test of chance fails once in ten thousand runs where nothing is wrong; seeds are fixed, so it fails always or never."""
@@ -23,7 +23,7 @@ def words_from(seed):
 
 @pytest.mark.parametrize("s", [1, 2, 5, 37])
 def test_rounded_gaussians_have_the_stated_probabilities(s):
-    draws = exact.normals(400_000, s, words_from(s))
+    draws = exact_sampling.normals(400_000, s, words_from(s))
     values = np.arange(-5 * s, 5 * s + 1)
     edges = np.concatenate([[-np.inf], values[1:] - 0.5, [np.inf]]) / s
     expected = len(draws) * np.diff(norm.cdf(edges))
@@ -34,7 +34,7 @@ def test_rounded_gaussians_have_the_stated_probabilities(s):
 
 
 def test_fine_grids_look_gaussian_far_into_the_tails():
-    draws = exact.normals(1_000_000, 1 << 24, words_from(0)) / 2**24
+    draws = exact_sampling.normals(1_000_000, 1 << 24, words_from(0)) / 2**24
     assert kstest(draws, "norm").pvalue > ENOUGH
     for threshold in (3.0, 4.0):
         expected = 1e6 * 2 * norm.sf(threshold)
@@ -45,9 +45,9 @@ def test_fine_grids_look_gaussian_far_into_the_tails():
 def test_the_slow_draw_is_the_fast_one(s):
     words, at = words_from(1)(100_000), 0
     for _ in range(2000):
-        state, after, value = exact._draw(words, at, s)
+        state, after, value = exact_sampling._draw(words, at, s)
         slow = Slow(iter(words[at:].tolist()), lambda: pytest.fail("64 bits sufficed"))
-        assert state == exact.DONE and (slow.value(s), slow.used) == (value, after - at)
+        assert state == exact_sampling.DONE and (slow.value(s), slow.used) == (value, after - at)
         at = after
 
 
@@ -61,13 +61,13 @@ def test_running_out_of_words_changes_no_draw(chunk):
         at += chunk
         return whole[at - chunk : at]
 
-    np.testing.assert_array_equal(exact.normals(500, 99, given), exact.normals(500, 99, lambda size: whole))
+    np.testing.assert_array_equal(exact_sampling.normals(500, 99, given), exact_sampling.normals(500, 99, lambda size: whole))
 
 
 def test_a_tie_is_decided_by_further_bits():
     half = 1 << 63
     tied = np.array([half, 0, 0, 0, 5], dtype=np.uint64)
-    assert exact._draw(tied, 0, 10)[0] == exact.TIE
+    assert exact_sampling._draw(tied, 0, 10)[0] == exact_sampling.TIE
     for word in (1, 2**64 - 1):  # one half is exact: what begins like it is not below it
         assert Slow(iter([half]), lambda word=word: word).half()
     low, high = Deviate(7, lambda: 0), Deviate(7, lambda: 1)
@@ -79,11 +79,11 @@ def test_a_tie_is_decided_by_further_bits():
 
 def test_ties_in_the_middle_of_many_draws_leave_the_others_alone():
     words = words_from(3)(4000)
-    plain = exact.normals(100, 7, lambda size: words)
-    first = exact._draw(words, 0, 7)[1]
+    plain = exact_sampling.normals(100, 7, lambda size: words)
+    first = exact_sampling._draw(words, 0, 7)[1]
     tied = np.concatenate([words[:first], [1 << 63], words[first:]]).astype(np.uint64)  # the second draw meets one half exactly
-    assert exact._draw(tied, first, 7)[0] == exact.TIE
-    again = exact.normals(100, 7, lambda size: tied)
+    assert exact_sampling._draw(tied, first, 7)[0] == exact_sampling.TIE
+    again = exact_sampling.normals(100, 7, lambda size: tied)
     assert plain[0] == again[0] and len(again) == 100
 
 
@@ -91,12 +91,12 @@ def test_ties_in_the_middle_of_many_draws_leave_the_others_alone():
 def test_rounding_next_to_a_border_takes_more_bits(tail, wanted):
     x = 5 * 2**64 // 6  # a hair below 5/6, so that 3 x is 2.5 to 64 bits
     words = [1 << 62, 1 << 63, x, 2**64 - 1, 0]  # k = 0: the run 1/2 > 1/4 has odd length; then x, kept, and its sign
-    assert exact._draw(np.array(words, dtype=np.uint64), 0, 3)[0] == exact.TIE
+    assert exact_sampling._draw(np.array(words, dtype=np.uint64), 0, 3)[0] == exact_sampling.TIE
     assert Slow(iter(words), lambda: tail).value(3) == wanted
 
 
 def test_exponential_deviates():
-    deviates = exact.exponentials(100_000, words_from(4))
+    deviates = exact_sampling.exponentials(100_000, words_from(4))
     assert kstest([float(x) for x in deviates], "expon").pvalue > ENOUGH
     assert min(deviates) > 0 and all(isinstance(x, Fraction) for x in deviates)
 
@@ -104,18 +104,18 @@ def test_exponential_deviates():
 def test_choices_have_the_stated_probabilities():
     exponents = -np.array([0.0, 0.3, 1.0, 2.5, 5.0, 700.0, 1e6])
     fresh, draws = words_from(5), 20_000
-    found = np.bincount([exact.first_of_race(exponents, fresh) for _ in range(draws)], minlength=7)
+    found = np.bincount([exact_sampling.first_of_race(exponents, fresh) for _ in range(draws)], minlength=7)
     expected = draws * np.exp(exponents) / np.exp(exponents).sum()
     assert chi2.sf(np.sum((found - expected)[:5] ** 2 / expected[:5]), 4) > ENOUGH and found[5:].sum() == 0
 
 
 def test_clocks_that_ring_together_are_told_apart(monkeypatch):
     deviates = [Fraction(10**30 + 1, 10**30), Fraction(1), Fraction(2)]
-    monkeypatch.setattr(exact, "exponentials", lambda size, fresh: deviates)
-    assert exact.first_of_race(np.zeros(3), words_from(0)) == 1
+    monkeypatch.setattr(exact_sampling, "exponentials", lambda size, fresh: deviates)
+    assert exact_sampling.first_of_race(np.zeros(3), words_from(0)) == 1
 
 
 def test_words_are_fresh_in_every_call_and_every_process():
-    assert not np.array_equal(exact.system_words(4), exact.system_words(4))
+    assert not np.array_equal(exact_sampling.system_words(4), exact_sampling.system_words(4))
     with pytest.raises(ValueError, match="between 1 and"):
-        exact.normals(1, exact.MOST + 1, exact.system_words)
+        exact_sampling.normals(1, exact_sampling.MOST + 1, exact_sampling.system_words)

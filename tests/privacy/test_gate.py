@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from privfed.errors import BudgetError, ConfigError
+from privfed.foundation.errors import BudgetError, ConfigError
+from privfed.privacy.clipping import clip, clip_factors, norm
+from privfed.privacy.gate import GRID, NoiseGate
 from privfed.privacy.ledger import Budget, Ledger
-from privfed.privacy.mechanisms import GRID, NoiseGate, clip, clip_factors, norm
 from privfed.privacy.noise import DiscreteNoise, SeededNoise, noise_source
 
 

@@ -9,9 +9,9 @@ import sys
 import numpy as np
 import pytest
 
-from privfed.errors import ConfigError
+from privfed.foundation.errors import ConfigError
+from privfed.privacy.gate import NoiseGate
 from privfed.privacy.ledger import Budget, Ledger
-from privfed.privacy.mechanisms import NoiseGate
 from privfed.privacy.noise import SeededNoise
 
 BUDGET = Budget(1.0, 1e-6)
@@ -104,7 +104,7 @@ def test_the_command_verifies_and_tells(command, tmp_path):
     assert command("data.n=200", "data.d=6", "rounds=3", "out=run", "--quiet").returncode == 0
 
     def check():
-        return subprocess.run([sys.executable, "-m", "privfed.ledger", "run"], cwd=tmp_path, capture_output=True, text=True)
+        return subprocess.run([sys.executable, "-m", "privfed", "ledger", "run"], cwd=tmp_path, capture_output=True, text=True)
 
     good = check()
     assert good.returncode == 0 and "no line was changed" in good.stdout and "epsilon 1 at delta 1e-06" in good.stdout
@@ -122,5 +122,5 @@ def test_the_command_notices_a_cut_even_where_the_total_stays(command, tmp_path)
     assert command("algo=altmin", "data.n=200", "data.d=6", "rounds=3", "out=run", "--quiet").returncode == 0
     ledger = tmp_path / "run/ledger.jsonl"
     ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:3]))
-    done = subprocess.run([sys.executable, "-m", "privfed.ledger", "run"], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "privfed", "ledger", "run"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2 and "it was cut" in done.stderr

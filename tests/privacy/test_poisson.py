@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import math
 
-import naive
 import numpy as np
 import pytest
 from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 from opacus.accountants import PRVAccountant
+from support import naive
 
-from privfed import audit, replay
-from privfed.config import compose
+from privfed.commands import audit, replay
+from privfed.commands.run import main
+from privfed.config.composition import compose
 from privfed.data.cohort import BLOCK, coins
-from privfed.errors import BudgetError, ConfigError
-from privfed.experiment import Experiment
+from privfed.experiment.wiring import Experiment
+from privfed.foundation.errors import BudgetError, ConfigError
 from privfed.privacy.accounting import gaussian_epsilon, sampled_mu
-from privfed.run import main
 
 N, Q = 12, 0.5
 SMALL = ("algo=fedavg_ft", "data=patterns", f"data.n={N}", "data.m=6", "data.size=6", "model.module.hidden=[8,5]", "rounds=3")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from bugs import BUGS
+from support.bugs import BUGS
 
-from privfed.config import compose, options
-from privfed.privacy.claims import replay
-from privfed.replay import main
+from privfed.audit.claims import replay
+from privfed.commands.replay import main
+from privfed.config.composition import compose, options
 
 TINY = ("data.n=24", "data.d=5", "data.m=6", "rounds=2", "eps=4")
 SIZES = {

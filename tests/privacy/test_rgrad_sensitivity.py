@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from privfed.config import compose
-from privfed.experiment import Experiment
+from privfed.config.composition import compose
+from privfed.experiment.wiring import Experiment
 
 SETTINGS = ("algo=rgrad", "data.n=60", "data.d1=2", "data.d2=3", "data.m=6", "rounds=2", "eps=8")
 FACTOR = {"replace-one": 2.0, "weak": 2.0, "add-remove": 1.0}

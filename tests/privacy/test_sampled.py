@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from opacus.accountants import PRVAccountant
 
-from privfed.errors import ConfigError
+from privfed.foundation.errors import ConfigError
 from privfed.privacy.accounting import GaussianRelease, Planned, gaussian_epsilon, total_epsilon
 from privfed.privacy.ledger import Budget, Ledger
 

@@ -10,15 +10,16 @@ import pytest
 from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
 from scipy.stats import chisquare
 
-from privfed.config import compose
+from privfed.algorithm.candidate_nets import random_orthonormal
+from privfed.algorithm.replies import totals_of
+from privfed.config.composition import compose
 from privfed.data.cohort import Cohort
-from privfed.experiment import Experiment
-from privfed.nets import random_orthonormal
+from privfed.experiment.wiring import Experiment
+from privfed.privacy.clipping import SCORE, clamp
+from privfed.privacy.gate import NoiseGate
 from privfed.privacy.ledger import Budget, Ledger
-from privfed.privacy.mechanisms import SCORE, NoiseGate, clamp
 from privfed.privacy.noise import SeededNoise
 from privfed.runtimes.inprocess import LocalProxy
-from strategies.replies import totals_of
 
 SMALL = ("data.n=60", "data.m=6", "data.d=6", "algo.candidates=40", "rounds=2")
 VARIANTS = {
@@ -159,7 +160,7 @@ def test_several_selections_find_more_than_one():
 
 
 def test_delta_zero_on_the_command_line(tmp_path, monkeypatch, capfd):
-    from privfed.run import main
+    from privfed.commands.run import main
 
     monkeypatch.chdir(tmp_path)
     assert main([*SMALL, "algo=jlmargin", "delta=0", "out=o"]) == 0

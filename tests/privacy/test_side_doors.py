@@ -7,12 +7,12 @@ import json
 import numpy as np
 import pytest
 
-from privfed.config import compose
+from privfed.config.composition import compose
 from privfed.data.cohort import Cohort
-from privfed.data.synthetic import Synthetic
-from privfed.experiment import Experiment
-from privfed.report import keep_previous, write_config, write_run
-from privfed.roster import Member, Roster, new_token
+from privfed.data.problems.synthetic import Synthetic
+from privfed.experiment.wiring import Experiment
+from privfed.federation.roster import Member, Roster, new_token
+from privfed.report.run_files import keep_previous, write_config, write_run
 
 USERS, FEATURES = 30, 5
 SETTINGS = [f"data.n={USERS}", f"data.d={FEATURES}", "data.m=6", "rounds=3", "runtime.nodes=2"]

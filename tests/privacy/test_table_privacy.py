@@ -10,13 +10,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tables import write
+from support.tables import write
 
-from privfed import audit, experiment, replay
-from privfed.keyed import generator
+from privfed.commands import audit, replay
+from privfed.commands.run import main
+from privfed.experiment import wiring
+from privfed.foundation.seeding import generator
 from privfed.privacy import ledger
-from privfed.privacy.mechanisms import NoiseGate, norm
-from privfed.run import main
+from privfed.privacy.clipping import norm
+from privfed.privacy.gate import NoiseGate
 
 USERS, ROWS = 9, 6
 HEADER = ["user", "age", "income", "city", "target"]
@@ -76,8 +78,8 @@ def played(tmp_path, monkeypatch, capfd):
             patch.setattr(NoiseGate, "release", release)
             # When it was, how long it took and how much memory are the only things that differ.
             patch.setattr(ledger, "time", SimpleNamespace(gmtime=lambda: None, strftime=lambda *_: "now"))
-            patch.setattr(experiment.Experiment, "_told", lambda self, seconds: 1.0)
-            patch.setattr(experiment, "peak_rss_mb", lambda: 1.0)
+            patch.setattr(wiring.Experiment, "_told", lambda self, seconds: 1.0)
+            patch.setattr(wiring, "peak_rss_mb", lambda: 1.0)
             assert (
                 main([*line, "data.evaluate=false", "eps=500", "rounds=2", "runtime.threads=1", f"out={folder}", *overrides])
                 == 0

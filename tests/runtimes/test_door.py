@@ -18,14 +18,14 @@ from flwr.common import (
     parameters_to_ndarrays,
 )  # fmt: skip
 from flwr.server.client_proxy import ClientProxy
-from processes import eventually
-from puppet import Puppet
+from support.processes import eventually
+from support.puppet import Puppet
 
 from privfed import __version__
-from privfed.errors import PrivfedError
-from privfed.roster import Member, Roster, new_token
-from privfed.runtimes.door import Door, prove
-from privfed.runtimes.wire import listening
+from privfed.federation.roster import Member, Roster, new_token
+from privfed.foundation.errors import PrivfedError
+from privfed.runtimes.admission import Door, prove
+from privfed.runtimes.grpc_transport import listening
 
 OK = Status(Code.OK, "")
 

@@ -7,12 +7,6 @@ import re
 import sys
 import time
 
-import numpy as np
-import pytest
-from conftest import ROOT
-
-sys.path.insert(0, str(ROOT / "scripts"))
-
 import bench
 import bench_curves
 import bench_history
@@ -24,6 +18,8 @@ import bench_picture
 import bench_process
 import bench_runtimes
 import bench_whole
+import numpy as np
+import pytest
 from bench_table import Column, Effort, Measurement, Section
 
 TOY = Section(

@@ -10,17 +10,14 @@ import subprocess
 import sys
 import tarfile
 
+import fetch_data
 import numpy as np
 import pytest
 from conftest import ROOT
 
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import fetch_data
-
-from privfed.data.archives import ARCHIVES, read_labels, read_pixels
-from privfed.data.formats import SUMS
-from privfed.errors import PrivfedError
+from privfed.data.images.archives import ARCHIVES, read_labels, read_pixels
+from privfed.data.images.file_formats import SUMS
+from privfed.foundation.errors import PrivfedError
 
 MNIST = ARCHIVES["mnist"].files
 

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
-
-import numpy as np
-import pytest
-from conftest import ROOT
-
-from privfed.config import compose
-from privfed.experiment import Experiment
-
-sys.path.insert(0, str(ROOT / "scripts"))
 
 import bench_networks as bench
+import numpy as np
+import pytest
 import reproduce
 from figures import common, kept, networks
+
+from privfed.config.composition import compose
+from privfed.experiment.wiring import Experiment
 
 PRESETS = ("emnist", "fashion", "cifar10", "cifar100")
 TINY = (

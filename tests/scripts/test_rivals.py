@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import sys
 
-import numpy as np
-import pytest
-from conftest import ROOT
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
-from rich.console import Console
-
-sys.path.insert(0, str(ROOT / "scripts"))
-
 import bench_flower
 import bench_limits
 import bench_rivals
 import bench_user
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+from rich.console import Console
 
 HERE = ("vectorised NumPy", "loop over users")
 
@@ -84,7 +80,7 @@ def test_flowers_user_and_strategy_agree_with_us_without_starting_ray(tmp_path, 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_pfl_agrees_with_us(processes):
     if not bench_rivals.PFL.exists():
-        pytest.skip("pfl is not installed: python scripts/bench_rivals.py --install-pfl")
+        pytest.skip("pfl is not installed: python benchmarks/bench_rivals.py --install-pfl")
     problem = bench_rivals.Problem(60)
     total, seconds = bench_rivals.on_pfl(processes, problem, 2)
     assert problem.difference(total) < bench_rivals.AGREEMENT and len(seconds) == 2
@@ -103,7 +99,7 @@ def test_a_rival_whose_process_fails_says_so_and_the_others_go_on(monkeypatch, p
 def test_a_rival_that_is_not_installed_says_how_to_get_it(monkeypatch, tmp_path, printed):
     monkeypatch.setattr(bench_rivals, "PFL", tmp_path / "nothing")
     (row,) = bench_rivals.rivals(n=50, rounds=1, names=["pfl, 1 process"], users=50, base=50)
-    assert "not installed: python scripts/bench_rivals.py --install-pfl" in printed(bench_rivals.SECTION.table([row]))
+    assert "not installed: python benchmarks/bench_rivals.py --install-pfl" in printed(bench_rivals.SECTION.table([row]))
 
 
 def test_limits_of_the_machine_are_beside_what_a_round_gets(printed):

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-import sys
-
-import numpy as np
-import pytest
-from conftest import ROOT
-
-sys.path.insert(0, str(ROOT / "scripts"))
 
 import bench_scaling
+import numpy as np
+import pytest
 import scaling
 import scaling_page
+from conftest import ROOT
 from scaling import DATA_CENTRE, Costs, Hop, Line, Network, best_fan_out, closed_form, parents, simulated, summed
 
 COSTS = Costs(

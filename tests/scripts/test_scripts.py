@@ -11,12 +11,9 @@ import zlib
 import numpy as np
 import pytest
 from conftest import ROOT
-
-from privfed.config import compose
-
-sys.path.insert(0, str(ROOT / "scripts"))
-
 from figures import centaur, common, jl, networks, pmpr, rgrad
+
+from privfed.config.composition import compose
 
 MODULES = (pmpr, centaur, networks, jl, rgrad)
 FIGURES = {name: (module, figure) for module in MODULES for name, figure in module.FIGURES.items()}
@@ -57,7 +54,7 @@ def test_figures_are_drawn_and_written_from_what_was_measured(name, tmp_path, mo
 
 def test_all_that_docs_show_can_be_made_again():
     shown = {path.stem for path in (ROOT / "docs/figures").glob("*.png")}
-    assert shown - {"benchmarks", "scaling"} == set(FIGURES)  # which scripts/bench.py and scripts/bench_scaling.py make
+    assert shown - {"benchmarks", "scaling"} == set(FIGURES)  # which benchmarks/bench.py and benchmarks/bench_scaling.py make
     assert all((ROOT / f"docs/figures/{name}.csv").exists() for name in FIGURES)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from privfed.errors import ConfigError
-from privfed.linalg import dist, retraction
+from privfed.foundation.errors import ConfigError
+from privfed.foundation.linalg import dist, retraction
 from privfed.privacy.accounting import gaussian_mu
-from strategies.ppm import PowerMethod
+from strategies.initialisers.power_method import PowerMethod
 
 WIDE = ("data.n=4000", "data.d=10", "data.m=10", "eps=inf", "init=spectral")
 
@@ -145,8 +145,8 @@ def test_one_number_cannot_replace_two_clip_norms(experiment):
 )
 def test_the_papers_problem_is_solved_within_the_budget(eps, algo, most):
     """Mean population MSE of 3 seeds at n=20000 (oracle: 1.28e-4)."""
-    from privfed.config import compose
-    from privfed.experiment import Experiment
+    from privfed.config.composition import compose
+    from privfed.experiment.wiring import Experiment
 
     results = [Experiment(compose([f"eps={eps}", f"seed={seed}", *algo])).run().result for seed in range(3)]
     assert np.mean([result["metrics"]["mse"] for result in results]) <= most

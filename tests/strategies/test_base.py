@@ -7,11 +7,11 @@ import pytest
 from flwr.common import Code, EvaluateRes, FitRes, Status, ndarrays_to_parameters
 from flwr.server.client_manager import SimpleClientManager
 
-from privfed.arrays import decoded
-from privfed.errors import BudgetError, ConfigError, PrivfedError, RefutedError
-from privfed.privacy.quantile import AUTO
+from privfed.algorithm.replies import judgements, totals_of
+from privfed.algorithm.tensors import decoded
+from privfed.foundation.errors import BudgetError, ConfigError, PrivfedError, RefutedError
+from privfed.privacy.clip_norms import AUTO
 from privfed.runtimes.inprocess import LocalProxy
-from strategies.replies import judgements, totals_of
 
 
 def reply(cid, *arrays):

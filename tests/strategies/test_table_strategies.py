@@ -6,12 +6,12 @@ import math
 
 import numpy as np
 import pytest
-from tables import shared_table
+from support.tables import shared_table
 
-from privfed.config import compose
-from privfed.errors import BudgetError, ConfigError
-from privfed.experiment import Experiment
-from strategies.table import fullest, likeliest
+from privfed.algorithm.table_strategy import fullest, likeliest
+from privfed.config.composition import compose
+from privfed.experiment.wiring import Experiment
+from privfed.foundation.errors import BudgetError, ConfigError
 from strategies.table_fedrep import completed, signal
 
 

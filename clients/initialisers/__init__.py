@@ -1,0 +1,1 @@
+"""The user side of initialisers."""

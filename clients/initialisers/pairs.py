@@ -1,0 +1,66 @@
+"""Priv-AltMin's initialiser, user side (DPMP Algorithm 3).
+
+    a_q, b_q   the examples of pair q = (2q-1, 2q): clip(y; zeta) x / |x|
+    W_i        mean over the p pairs of sym(a_q b_q^T) = (a_q b_q^T + b_q a_q^T) / 2
+
+|sym(a b^T)|_F <= |a| |b| <= zeta^2, so |W_i|_F <= zeta^2 whatever a user has (the paper's bound); the clip norm is usually far
+below. W_i is never formed: the sum over users is one matrix product, and with the p x p products of the rows
+|W_i|_F^2 = sum_{q,s} (<a_q, a_s> <b_q, b_s> + <a_q, b_s> <b_q, a_s>) / (2 p^2). Pairs may cancel, so the norm has the floor
+that clients/initialisers/spectral.py explains.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.common import NDArrays
+
+from clients.initialisers.spectral import CANCELLATION
+from privfed.data.cohort import Cohort
+from privfed.foundation.errors import check_positive
+from privfed.foundation.linalg import Array, svec
+from privfed.privacy.clipping import clip_factors
+
+
+class Pairs:
+    """Contributions W_i, sent as the isometric half-vectorisation of their sum."""
+
+    task = "pairs"
+
+    def __init__(self, zeta: float) -> None:
+        self.zeta = check_positive("init.zeta", zeta)
+
+    def contributions(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> PairMoments:
+        """W_i of every user."""
+        block = block.exact()
+        p = block.X.shape[1] // 2
+        sizes = np.linalg.norm(block.X, axis=2)
+        scale = np.clip(block.y, -self.zeta, self.zeta) / np.where(sizes > 0, sizes, 1.0)
+        rows = (block.X * scale[..., None])[:, : 2 * p]
+        rows = np.where(np.isfinite(rows).all(axis=(1, 2), keepdims=True), rows, 0.0)
+        A, B = rows[:, ::2], rows[:, 1::2]
+        AA, BB, AB = (np.matmul(L, R.transpose(0, 2, 1)) for L, R in ((A, A), (B, B), (A, B)))
+        square = np.sum(AA * BB + AB * AB.transpose(0, 2, 1), axis=(1, 2)) / (2 * p * p)
+        floor = CANCELLATION * np.mean(np.linalg.norm(A, axis=2) * np.linalg.norm(B, axis=2), axis=1)
+        norms = np.maximum(np.sqrt(np.maximum(square, 0.0)), floor)
+        overflow = ~np.isfinite(norms)
+        A[overflow], B[overflow], norms[overflow] = 0.0, 0.0, 0.0
+        return PairMoments(A, B, norms)
+
+
+@dataclass(frozen=True)
+class PairMoments:
+    """Contributions W_i by their factors: a_q and b_q as rows A, B (B, p, d), |W_i| (B,)."""
+
+    A: Array
+    B: Array
+    norms: Array
+
+    def clipped(self, clip: float) -> tuple[Array, Array]:
+        """svec of the clipped sum (d (d + 1) / 2,), and the norms."""
+        _, p, d = self.A.shape
+        c = np.repeat(clip_factors(self.norms, clip) / p, p)
+        W = self.A.reshape(-1, d).T @ (c[:, None] * self.B.reshape(-1, d))
+        return svec((W + W.T) / 2.0), self.norms

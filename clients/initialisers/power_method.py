@@ -1,0 +1,43 @@
+"""Private power method, user side (CENTAUR Algorithm 4).
+
+    M_i X = mean_j y_j^2 x_j (x_j^T X)      for every copy X of the iterate at once; M_i itself is never formed
+
+For features of identity covariance E[y^2 x x^T] = (|w|^2 + R^2) I + 2 w w^T: the wanted directions stand out by a constant
+factor only, so every iteration gains little and many are needed. `centre` takes y^2 I away, E[y^2 (x x^T - I)] = 2 w w^T:
+nothing is left outside U*, and three iterations do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from flwr.common import NDArrays
+
+from clients.fedrep import draw_orders
+from privfed.data.cohort import Cohort
+from privfed.foundation.errors import check_flag, check_whole
+from privfed.foundation.linalg import Array
+
+
+class PowerMethod:
+    """Contributions M_i X for all copies. batch: examples drawn anew in every iteration; None: all."""
+
+    task = "ppm"
+
+    def __init__(self, centre: bool, batch: int | None) -> None:
+        self.centre = check_flag("init.centre", centre)
+        self.batch = None if batch is None else check_whole("init.batch", batch)
+
+    def contributions(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Array:
+        """(B, d, T_0 k): the copies side by side."""
+        block = block.exact()
+        X, y = block.X, block.y
+        if self.batch is not None and self.batch < y.shape[1]:
+            drawn = draw_orders(int(config["seed"]), int(config["round"]), block.ids, y.shape[1])[:, : self.batch]
+            X, y = np.take_along_axis(X, drawn[..., None], 1), np.take_along_axis(y, drawn, 1)
+        y2, (B, m, d) = y**2, X.shape
+        copies = np.concatenate(list(shared[0]), axis=1)
+        P = (X.reshape(-1, d) @ copies).reshape(B, m, -1) * (y2 / m)[..., None]
+        products = np.matmul(X.transpose(0, 2, 1), P)
+        return products - np.mean(y2, axis=1)[:, None, None] * copies if self.centre else products

@@ -1,0 +1,1 @@
+"""What an algorithm is written with: phases, a strategy, a client."""

@@ -1,0 +1,1 @@
+"""Put a privacy claim to the test: black-box audit, one-run audit, replay."""

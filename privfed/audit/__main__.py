@@ -1,0 +1,10 @@
+"""Audit a privacy claim: `python -m privfed.audit algo=fedrep eps=1`, the same as `privfed audit`."""
+
+from __future__ import annotations
+
+import sys
+
+from privfed.commands.audit import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,249 @@
+"""The worlds that an audit tells apart: the real strategy, gate and ledger, with one hostile user more or less.
+
+The guarantee covers everything that leaves the gate, whatever the data of the others are and whatever one user's client sends.
+So the worst case is played, and no client computes anything:
+
+    canary   a node with one user. In step t it sends +100 clip u_t, which the server has to clip to +clip u_t (world PLUS),
+             or -100 clip u_t (MINUS), or no answer at all (SILENT), and says that it has a million examples
+    others   one node, who all send -clip u_t; the adversary knows it, so it can be subtracted
+    u_t      a fixed direction a sum, in its first coordinates: where noise were used twice, the same coordinates would show it
+
+replace-one compares PLUS with MINUS, which are as far apart as two users can be, 2 clip. A user who keeps silent is a
+neighbour, too: some of the repetitions also play SILENT, and find what depends on the number of replies. add-remove
+compares PLUS with SILENT. In a step that selects, the canary gives the highest score to a few candidates and the lowest to the
+rest, or the other way round; the counts behind private clip norms are sums like any other.
+
+What is observed is what the algorithm's own step is given (the released mean, times the public number of users), and what
+the gate returns for clip norms; all else that is published is computed from these. Two numbers a release are kept, in units of
+the clip norm: the component along u_t after subtraction of the others, and the energy beside it.
+
+A repetition plays each of its worlds once, as one whole run with a strategy and a ledger of its own. The noise source never
+sees a sum, so the worlds of one repetition may be given the same draws: each has exactly the distribution it would have alone,
+and the distance between them is measured more precisely. Repetitions have independent noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+from threadpoolctl import threadpool_limits
+
+from privfed.experiment.wiring import Experiment
+from privfed.federation.roster import Member, Roster, new_token
+from privfed.foundation.linalg import Array
+from privfed.foundation.seeding import generator
+from privfed.privacy.clip_norms import MEASURES
+from privfed.privacy.clipping import SLACK
+from privfed.privacy.exact_sampling import Whole
+from privfed.privacy.gate import NoiseGate
+from privfed.privacy.ledger import ADD_REMOVE, Ledger
+from privfed.privacy.noise import NoiseSource, noise_source
+from privfed.runtimes.inprocess import LocalProxy
+
+PLUS, MINUS, SILENT = "plus", "minus", "silent"
+SIGN = {PLUS: 1.0, MINUS: -1.0}
+LOUD = 100.0
+EXAMPLES = 10**6
+SPAN = 8
+"""Directions lie in so many first coordinates."""
+CANARY, OTHERS = "canary", "others"
+Key = tuple[int, bytes, tuple[Any, ...]]
+"""What replies depend on: the step, its clip norms, and the shapes of its sums, which may follow from what was released."""
+
+
+def population(users: int) -> Roster:
+    """The canary's node, and one node for everybody else."""
+    members = [Member(OTHERS, users - 1, new_token(), simulated=True)] if users > 1 else []
+    return Roster([*members, Member(CANARY, 1, new_token(), simulated=True)])
+
+
+@dataclass(frozen=True)
+class Question:
+    """A sum that a step asks for. direction: u_t as a flat vector, or for a selection +1 and -1 by candidate."""
+
+    name: str
+    shape: tuple[int, ...]
+    bound: float
+    direction: Array
+    selects: bool
+
+    def message(self, world: str, others: int) -> tuple[Array, Array]:
+        """What the canary sends in this world (in SILENT it does not), and what the others send."""
+        loud = SIGN.get(world, 0.0) * LOUD * self.bound * self.direction
+        known = np.zeros(self.direction.shape) if self.selects else -others * self.bound * SLACK * self.direction
+        return loud.reshape(self.shape), known.reshape(self.shape)
+
+    def observed(self, released: Array, others: int) -> tuple[float, float]:
+        """The component along the direction, and the energy beside it; of a choice only whether it is one of the favoured."""
+        if self.selects:
+            return float(self.direction[int(released)]), 0.0
+        rest = released.ravel() / self.bound + others * SLACK * self.direction
+        along = float(rest @ self.direction)
+        return along, float(rest @ rest) - along**2
+
+
+class SharedDraws:
+    """A noise source whose draws come again for the next world of the same repetition."""
+
+    def __init__(self, source: NoiseSource) -> None:
+        self.source, self.name, self.repeatable = source, source.name, source.repeatable
+        self._drawn: dict[tuple[int, int, str, int], list[Whole]] = {}
+        self._left: dict[tuple[int, int, str, int], Iterator[Whole]] = {}
+
+    def rewind(self) -> None:
+        """From here the draws come again, in the same order."""
+        self._left = {key: iter(draws) for key, draws in self._drawn.items()}
+
+    def normal(self, size: int, s: int, name: str, round: int) -> Whole:
+        """See :class:`NoiseSource`; what no other world has asked for is drawn."""
+        key = (size, s, name, round)
+        known = next(self._left.get(key, iter(())), None)
+        if known is not None:
+            return known
+        drawn = self.source.normal(size, s, name, round)
+        self._drawn.setdefault(key, []).append(drawn)
+        return drawn
+
+    def choice(self, exponents: Array, name: str, round: int) -> int:
+        """See :class:`NoiseSource`; it depends on the sums, so every world has its own."""
+        return self.source.choice(exponents, name, round)
+
+
+class Stage:
+    """Plays repetitions of one configured experiment, which was made with `population`."""
+
+    def __init__(self, experiment: Experiment, repetitions: int) -> None:
+        self.experiment, cfg = experiment, experiment.cfg
+        self.repetitions = repetitions
+        self.silent_every = max(1, min(10, repetitions // 300))
+        """Where both other worlds are played, every so many repetitions the canary is also silent."""
+        self._strategy = again(experiment.strategy, cfg.algo.strategy)
+        self._init = again(experiment.federation.init, cfg.init.strategy)
+        self._nodes = {cid: LocalProxy(cid, None) for cid in experiment.nodes}  # type: ignore[arg-type]
+        self._asked: dict[Key, tuple[list[Question], dict[str, int]]] = {}
+        self._replies: dict[tuple[Key, str], list[tuple[LocalProxy, FitRes]]] = {}
+        self.add_remove = experiment.budget.neighbouring == ADD_REMOVE
+        self.worlds = (PLUS, SILENT) if self.add_remove else (PLUS, MINUS)
+
+    @cached_property
+    def group(self) -> int | None:
+        """The group of users that the canary is in, where there are groups."""
+        groups, federation = self.experiment.strategy.groups, self.experiment.federation
+        return next((g for g in range(groups) if federation.asked(groups, g)[CANARY]), None)
+
+    def play(self, strategy: Any, world: str) -> list[tuple[Question, int, float, float]]:
+        """One whole run in one world: what every release showed, as (question, round, along, beside)."""
+        means: list[Array] = []
+        measured: list[Array] = []
+        overhear(strategy, "step", lambda _, t, *given: means.extend(given))
+        if strategy.init is not None:
+            overhear(strategy.init, "step", lambda _, federation, t, shared, mean: means.append(mean))
+        overhear(strategy.federation.gate, "release", lambda answer, *_: measured.append(answer))
+        seen = []
+        for step in strategy.plan:
+            config = strategy.announcement(step)
+            key = (strategy.done, config["clip"], tuple(strategy.sums_of(step).items()))
+            if key not in self._asked or (key, world) not in self._replies:
+                self._prepare(strategy, step, key, world)
+            questions, asked = self._asked[key]
+            means.clear()
+            measured.clear()
+            strategy.aggregate_fit(strategy.done + 1, self._replies[key, world], [])
+            n, others = sum(asked.values()), asked.get(OTHERS, 0)
+            told = [mean if q.selects else mean * n for q, mean in zip(questions, means, strict=False)]
+            told += measured[len(measured) - (len(questions) - len(told)) :]
+            seen += [(q, step.round, *q.observed(x, others)) for q, x in zip(questions, told, strict=True)]
+        return seen
+
+    def _prepare(self, strategy: Any, step: Any, key: Key, world: str) -> None:
+        """The sums of a step, and the nodes' replies; kept, as most runs ask the same with the same clip norms."""
+        if len(self._replies) > 10_000:  # clip norms by private quantiles: another one in every run
+            self._asked.clear()
+            self._replies.clear()
+        federation = strategy.federation
+        asked = federation.asked(strategy.groups, step.group)
+        questions = list(self.questions(strategy, step, np.frombuffer(key[1])))
+        self._asked[key] = questions, asked
+        messages = [q.message(world, asked.get(OTHERS, 0)) for q in questions]
+        replies = []
+        for cid, node in self._nodes.items():
+            if cid == CANARY and world == SILENT:
+                continue
+            parameters = ndarrays_to_parameters([mine if cid == CANARY else known for mine, known in messages])
+            examples = EXAMPLES if cid == CANARY else asked[cid]
+            replies.append((node, FitRes(Status(Code.OK, ""), parameters, examples, {"step": key[0] + 1})))
+        self._replies[key, world] = replies
+
+    def questions(self, strategy: Any, step: Any, clips: Array) -> Iterator[Question]:
+        """The sums of a step in the order in which they are sent: the algorithm's own, then those that measure norms."""
+        sums = strategy.sums_of(step)
+        if step.releases:
+            for (name, shape), clip in zip(sums.items(), clips, strict=True):
+                direction = self.direction(math.prod(shape), step, name)
+                yield Question(name, shape, float(clip), direction, step.epsilon > 0)
+        if step.question:
+            measure = MEASURES[step.question]
+            for name in sums:
+                title = f"{name} clip norm"
+                yield Question(title, (measure.size,), measure.bound, self.direction(measure.size, step, title, True), False)
+
+    def direction(self, size: int, step: Any, name: str, measures: bool = False) -> Array:
+        """u_t; for a selection +1 at so many candidates that the canary's vote makes one of them as likely as all others."""
+        rng = generator(self.experiment.federation.seed, "canary", name, step.round)
+        if step.epsilon > 0 and not measures:
+            raised = step.epsilon / (1.0 if self.add_remove else 2.0)
+            favoured = min(max(1, round(size / (1.0 + math.exp(min(raised, 700.0))))), max(1, size // 2))
+            votes = -np.ones(size)
+            votes[rng.choice(size, favoured, replace=False)] = 1.0
+            return votes
+        u = np.zeros(size)
+        u[:SPAN] = rng.standard_normal(min(size, SPAN))
+        return u / np.linalg.norm(u)
+
+    def repetition(self, number: int) -> dict[str, Array]:
+        """The observations of one repetition by world: (releases, 2)."""
+        cfg, experiment = self.experiment.cfg, self.experiment
+        seed = int(generator(cfg.seed, "audit", number).integers(2**62))
+        source = SharedDraws(noise_source(cfg.privacy.noise, seed, experiment.simulated))
+        worlds = self.worlds if self.add_remove or number % self.silent_every else (*self.worlds, SILENT)
+        seen = {}
+        for world in worlds:
+            source.rewind()
+            ledger = Ledger(experiment.budget)
+            federation = replace(experiment.federation, gate=NoiseGate(ledger, source), init=self._init())
+            played = self.play(self._strategy(federation=federation), world)
+            seen[world] = np.array([(along, beside) for _, _, along, beside in played])
+        return seen
+
+    def chunk(self, numbers: range) -> dict[str, Array]:
+        """Several repetitions: (repetitions, releases, 2) by world."""
+        with threadpool_limits(1):
+            played = [self.repetition(number) for number in numbers]
+        worlds = {world for seen in played for world in seen}
+        return {world: np.array([seen[world] for seen in played if world in seen]) for world in worlds}
+
+
+def again(made: Any, node: DictConfig) -> Callable[..., Any]:
+    """Makes what was made from this configuration once more, thousands of times, without checking it every time."""
+    kind: Callable[..., Any] = type(made)
+    return partial(kind, **instantiate(node, _partial_=True).keywords)
+
+
+def overhear(owner: Any, method: str, note: Callable[..., None]) -> None:
+    """Call note(answer, *arguments) after every call of this object's method."""
+    call = getattr(owner, method)
+
+    def noted(*given: Any, **more: Any) -> Any:
+        answer = call(*given, **more)
+        note(answer, *given)
+        return answer
+
+    setattr(owner, method, noted)

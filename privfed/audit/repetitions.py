@@ -1,0 +1,63 @@
+"""Many repetitions of an audit's worlds, on all cores."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+
+from privfed.audit.canary import Stage
+from privfed.foundation.linalg import Array
+
+CHUNK = 25
+"""Repetitions that a process takes at a time."""
+_stage: Stage | None = None
+
+
+def observations(stage: Stage, on_chunk: Callable[[int], None] = lambda done: None) -> dict[str, Array]:
+    """What all repetitions showed, by world: (repetitions, releases, 2), in the order of the repetitions.
+
+    Processes are forked, one a core, so that they audit the very code and settings of this process; where there is no fork,
+    this process does it all. The numbers are the same.
+    """
+    global _stage
+    _stage = stage
+    chunks = [range(first, min(first + CHUNK, stage.repetitions)) for first in range(0, stage.repetitions, CHUNK)]
+    parts: dict[str, list[Array]] = {}
+
+    def collect(results: Iterator[dict[str, Array]]) -> None:
+        for numbers, result in zip(chunks, results, strict=True):
+            for world, seen in result.items():
+                parts.setdefault(world, []).append(seen)
+            on_chunk(numbers.stop)
+
+    processes = min(cores(), len(chunks))
+    if processes > 1:
+        pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), initializer=_ignore_interrupts)
+        try:
+            collect(pool.map(_chunk, chunks))
+        finally:
+            pool.shutdown(cancel_futures=True)
+    else:
+        collect(map(_chunk, chunks))
+    return {world: np.concatenate(seen) for world, seen in parts.items()}
+
+
+def cores() -> int:
+    """Processes that can work at the same time, by fork."""
+    forks = "fork" in multiprocessing.get_all_start_methods() and hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if forks else 1
+
+
+def _chunk(numbers: range) -> dict[str, Array]:
+    assert _stage is not None
+    return _stage.chunk(numbers)
+
+
+def _ignore_interrupts() -> None:
+    """Ctrl-C is answered once, by the process that was started."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

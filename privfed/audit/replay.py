@@ -1,0 +1,225 @@
+"""Grey-box replay: run an experiment with one user in another guise, and see everything that passes the noise gate.
+
+The first run is recorded: what entered the gate, what left it, and everything public besides. In every other run one user is
+somebody else, or absent, or its node lies, and the gate gives out what it gave out in the first run. So both runs have the
+same public history, and at every release the sums before noise can be compared. Whatever public thing still differs has not
+come through the gate.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes
+from flwr.server.client_manager import SimpleClientManager
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+from threadpoolctl import threadpool_limits
+
+from privfed.audit.transcript import Call, Message, Transcript
+from privfed.data.cohort import Cohort
+from privfed.experiment.wiring import Experiment
+from privfed.federation.client_factory import NodeFactory, Settings
+from privfed.federation.roster import Member, Roster, new_token
+from privfed.foundation.errors import ConfigError, PrivfedError
+from privfed.foundation.linalg import Array
+from privfed.privacy.gate import NoiseGate
+from privfed.runtimes.inprocess import LocalProxy, serve
+
+CROWD, COHORT, SINGLE = "crowd", "cohort", "single"
+"""The nodes of a replay: users who stay as they are, the users among whom one changes, and a user alone on its node."""
+LEAST = 6
+"""Users that make these three nodes worth having."""
+
+
+@dataclass(frozen=True)
+class Guise:
+    """What stands in one user's place at a node: other data, nobody, or a node that answers something else.
+
+    family: guises of one family are neighbours of each other; weak privacy has one for each choice of features.
+    absent: the user is not there. honest: the node runs the real client, so nothing public may depend on what it has.
+    """
+
+    name: str
+    node: str = COHORT
+    family: str = ""
+    cohort: Callable[[Cohort], Cohort] = lambda cohort: cohort
+    reply: Callable[[FitRes], FitRes | None] = lambda reply: reply
+    absent: bool = False
+    honest: bool = True
+
+
+class Recorder:
+    """Listens at the gate of one experiment and, where there is a script, lets out what the script says."""
+
+    def __init__(self, experiment: Experiment, transcript: Transcript, script: list[Call] | None) -> None:
+        self.strategy, self.transcript, self.script = experiment.strategy, transcript, script
+        gate = experiment.federation.gate
+        for method in ("release", "select"):  # on the gate itself: whoever holds it is heard
+            setattr(gate, method, self._heard(gate, getattr(gate, method)))
+
+    def _heard(self, gate: NoiseGate, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(name: str, total: Array, *, round: int, **terms: Any) -> Any:
+            entered, written = np.array(total), len(gate.ledger.releases)
+            with np.errstate(all="ignore"):  # a total that is far too large is to be told, not to stop the run
+                made = method(name, total, round=round, **terms)
+            entry = gate.ledger.releases[written] if len(gate.ledger.releases) == written + 1 else None
+            out = made if self.script is None else self._scripted(name, round)
+            self.transcript.calls.append(
+                Call(self.strategy.done, name, round, terms, entered, np.array(made), np.array(out), entry)
+            )
+            return out
+
+        return call
+
+    def _scripted(self, name: str, round: int) -> Any:
+        assert self.script is not None
+        place = len(self.transcript.calls)
+        if place >= len(self.script) or (self.script[place].name, self.script[place].round) != (name, round):
+            raise PrivfedError(f"release {place + 1} is {name} of round {round}, which the other data set does not have there")
+        out = self.script[place].out
+        return int(out) if out.ndim == 0 else out.copy()
+
+
+class WatchedProxy(LocalProxy):
+    """A node whose messages are recorded and whose answers may be those of a liar."""
+
+    def __init__(self, cid: str, client: Any, transcript: Transcript, guise: Guise | None) -> None:
+        super().__init__(cid, client)
+        self.transcript, self.guise = transcript, guise
+
+    def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
+        """The answer, or an error where the node is silent."""
+        self.transcript.messages.append(Message("fit", self.cid, ins))
+        try:
+            answer = super().fit(ins, timeout, group_id)
+        except Exception as error:
+            self.transcript.failures.append(f"node {self.cid!r} failed: {type(error).__name__}: {error}")
+            raise
+        told = answer if self.guise is None else self.guise.reply(answer)
+        if told is None:
+            raise ConnectionError("the node is silent")
+        return told
+
+    def evaluate(self, ins: EvaluateIns, timeout: float | None, group_id: int | None) -> EvaluateRes:
+        """Forward to the client."""
+        self.transcript.messages.append(Message("evaluate", self.cid, ins))
+        return super().evaluate(ins, timeout, group_id)
+
+
+@dataclass
+class Watched:
+    """A runtime in one process, one thread, that records; one user in a guise."""
+
+    transcript: Transcript
+    serving: Callable[[Cohort], Any]
+    guise: Guise | None
+    name: str = "replay"
+
+    def run(self, strategy: Any, factory: NodeFactory, roster: Roster, rounds: int) -> None:
+        """See :class:`privfed.runtimes.inprocess.InProcess`."""
+        manager = SimpleClientManager()
+        with threadpool_limits(1):
+            for cid, users in roster.nodes.items():
+                mine = self.guise if self.guise is not None and self.guise.node == cid else None
+                cohort = factory.source.cohort(users.start, users.stop)
+                client = self.serving(cohort if mine is None else mine.cohort(cohort))
+                manager.register(WatchedProxy(cid, client.to_client(), self.transcript, mine))
+            serve(strategy, manager, rounds, workers=1)
+
+
+def roster_for(n: int) -> Roster:
+    """n simulated users on the three nodes of a replay; the last one is alone."""
+    half = n // 2
+    sizes = {CROWD: half, COHORT: n - half - 1, SINGLE: 1}
+    return Roster(Member(name, users, new_token(), simulated=True) for name, users in sizes.items())
+
+
+class Theatre:
+    """A configured experiment that is run again and again, silent about errors: everything that it publishes is public."""
+
+    def __init__(self, cfg: DictConfig) -> None:
+        n = cfg.data.n
+        if not isinstance(n, int) or n < LEAST:
+            raise ConfigError.of("data.n", n, f"a replay needs at least {LEAST} simulated users")
+        self.cfg, self.roster = cfg, roster_for(n)
+        self.experiment = Experiment(cfg, self.roster)
+        federation = self.experiment.federation
+        federation.strict, federation.personal, federation.publish = False, False, True
+        # Errors on fresh public users follow from the shared parameters, which are compared themselves.
+        self.experiment._validation = lambda: lambda shared: {}  # type: ignore[method-assign]
+        if not self.experiment.data.simulated:
+            raise ConfigError("data: a replay changes users' data, so it needs simulated ones, as data=synthetic has them")
+        self.gate: NoiseGate = federation.gate
+        if self.experiment.strategy.sampling < 1 and not self.gate.source.repeatable:
+            raise ConfigError("privacy.noise: who takes part is decided by secret coins; a replay needs privacy.noise=seeded")
+        self.guarantee: str = self.experiment.strategy.guarantee or cfg.algo.guarantee
+        factory = self.experiment.factory
+        self._client = resolved(factory.client)
+        self._init = resolved(factory.init) if factory.init is not None else lambda: None
+
+    def serving(self, cohort: Cohort) -> Any:
+        """A client for these users, as :meth:`NodeFactory.serving` makes it."""
+        return self._client(cohort=cohort, init=self._init())
+
+    def play(self, guise: Guise | None = None, script: list[Call] | None = None) -> Transcript:
+        """One run, with one user in a guise and the gate's output as scripted; both may be left out."""
+        experiment, seen = self._fresh(), Transcript()
+        strategy = experiment.strategy
+        seen.planned = [(name, step.round) for step in strategy.plan for name, _ in strategy.costs(step)]
+        experiment.runtime = Watched(seen, self.serving, guise)
+        Recorder(experiment, seen, script)
+        try:
+            outcome = experiment.run()
+        except Exception as error:
+            if script is None:
+                raise
+            seen.stopped = f"{type(error).__name__}: {error}"
+            return seen
+        finally:
+            seen.ledger = list(experiment.ledger.releases)
+        fleeting = ("time", "peak_rss_mb")
+        seen.published = {
+            "model": outcome.model,
+            "clip norms": strategy.clips,
+            "memory": strategy.memory(),
+            "rows": [{key: value for key, value in row.items() if key != "seconds"} for row in outcome.rows],
+            "result": {key: value for key, value in outcome.result.items() if key not in fleeting},
+        }
+        return seen
+
+    def _fresh(self) -> Experiment:
+        """The experiment as it was made: strategy, gate and ledger are copies, settings and data are shared."""
+        made = self.experiment
+        shared = {id(part): part for part in (made.cfg, made.factory, made.data, made.roster, made.runtime)}
+        return copy.deepcopy(made, shared)
+
+
+def resolved(node: Settings) -> Callable[..., Any]:
+    """The constructor named by `_target_` with the configured arguments, looked up once: a search makes thousands."""
+    made = instantiate(node, _partial_=True)
+    return partial(made.func, *made.args, **made.keywords)
+
+
+def floating(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The numbers a strange user may have where others have these: bytes hold none that is strange."""
+    return dtype if np.issubdtype(dtype, np.floating) else np.dtype(np.float64)
+
+
+def with_data(cohort: Cohort, place: int, X: Array, y: Array) -> Cohort:
+    """The cohort with other examples X (m, d), y (m,) for the user at a place."""
+    Xs, ys = cohort.X.astype(floating(cohort.X.dtype)), cohort.y.copy()
+    with np.errstate(over="ignore"):  # the cohort may hold its numbers in less precision
+        Xs[place], ys[place] = X, y
+    return replace(cohort, X=Xs, y=ys)
+
+
+def without(cohort: Cohort, place: int) -> Cohort:
+    """The cohort without the user at a place."""
+    kept = np.flatnonzero(np.arange(len(cohort)) != place)
+    return Cohort(cohort.ids[kept], cohort.X[kept], cohort.y[kept])

@@ -1,0 +1,124 @@
+"""From what was observed in two worlds to a verdict on the claim: all bounds together hold with the stated confidence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from privfed.audit.canary import MINUS, PLUS, SILENT, Stage
+from privfed.audit.lower_bounds import discriminant, epsilon_of, gaussian_fit, threshold_bound
+from privfed.foundation.linalg import Array
+from privfed.privacy.accounting import GaussianRelease, Release, gaussian_mu
+from privfed.privacy.ledger import ADD_REMOVE, SENSITIVITY
+
+GAUSSIAN, COUNTED = "gaussian-fit", "clopper-pearson"
+LIKELIHOOD, LEARNT = "likelihood ratio", "learnt discriminant"
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A lower bound on epsilon. method: how values became a bound; statistic, worlds: of what; applies: whether it counts."""
+
+    method: str
+    statistic: str
+    worlds: str
+    repetitions: int
+    error_probability: float
+    epsilon_lower: float
+    applies: bool = True
+    details: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All bounds, and the values of the likelihood ratio in both worlds, for the picture."""
+
+    bounds: list[Bound]
+    ones: Array
+    zeros: Array
+    pure: bool
+    """The claim has no Gaussian part: it is compared with (eps, delta) itself."""
+
+    @property
+    def epsilon_lower(self) -> float:
+        """What holds with the whole confidence: the error probabilities of the bounds add up to what is left of it."""
+        return max(bound.epsilon_lower for bound in self.bounds if bound.applies)
+
+    def best(self, method: str) -> Bound:
+        """The bound of a method that says most."""
+        return max((b for b in self.bounds if b.method == method), key=lambda b: (b.applies, b.epsilon_lower))
+
+
+def likelihood_weights(stage: Stage, played: Sequence[tuple[Any, int, float, float]], releases: Sequence[Release]) -> Array:
+    """The weight of each observed component in the log likelihood ratio, if all is as the ledger says.
+
+    played: one run. A release that is not in the ledger, or that the canary took no part in, has weight 0: it is left to the
+    learnt discriminant. A favoured choice moves the ratio by the canary's votes: rate * clip, once (add-remove) or twice.
+    """
+    distance = SENSITIVITY[stage.experiment.budget.neighbouring]
+    charged = {(r.name, r.round): r for r in releases if r.group in (None, stage.group)}
+
+    def weight(name: str, round: int) -> float:
+        release = charged.get((name, round))
+        if release is None:
+            return 0.0
+        if isinstance(release, GaussianRelease):
+            return distance * (release.clip / release.std) ** 2
+        return distance * release.rate * release.clip / 2
+
+    return np.array([weight(question.name, round) for question, round, _, _ in played])
+
+
+def examine(stage: Stage, seen: dict[str, Array], weights: Array, privacy: dict[str, Any], confidence: float) -> Findings:
+    """Every bound on epsilon. seen: (repetitions, releases, 2) by world; weights (releases,); privacy: the run's claim.
+
+    Half of the error probability goes to the fit of the likelihood ratio, the tightest bound; the others share the rest.
+    """
+    delta, alpha = privacy["delta"], 1 - confidence
+    pure = delta == 0 or not all(isinstance(r, GaussianRelease) for r in stage.experiment.ledger.releases)
+    other = SILENT if stage.experiment.budget.neighbouring == ADD_REMOVE else MINUS
+    ones, zeros = (seen[world][:, :, 0] @ weights for world in (PLUS, other))
+    pairs = [(seen[PLUS], seen[other], other)]
+    if other is not SILENT:
+        pairs.append((seen[PLUS][:: stage.silent_every], seen[SILENT], SILENT))
+    rest = alpha / 2 / (1 + 2 * len(pairs))
+
+    def fitted(a: Array, b: Array, statistic: str, worlds: str, error: float) -> Bound:
+        fit = gaussian_fit(a, b, error)
+        lower = 0.0 if pure else epsilon_of(fit.mu_lower, delta)
+        return Bound(GAUSSIAN, statistic, worlds, len(a), error, lower, fit.applies and not pure, asdict(fit))
+
+    def counted(a: Array, b: Array, statistic: str, worlds: str) -> Bound:
+        return Bound(COUNTED, statistic, worlds, len(a), rest, threshold_bound(a, b, delta, rest))
+
+    worlds = f"{PLUS} and {other}"
+    bounds = [fitted(ones, zeros, LIKELIHOOD, worlds, alpha / 2), counted(ones, zeros, LIKELIHOOD, worlds)]
+    for one, zero, name in pairs:
+        a, b = (x.reshape(len(x), -1) for x in (one, zero))
+        half, worlds = len(a) // 2, f"{PLUS} and {name}"
+        learnt = discriminant(a[:half], b[:half])
+        a, b = a @ learnt, b @ learnt
+        bounds += [fitted(a[half:], b[half:], LEARNT, worlds, rest), counted(a, b, LEARNT, worlds)]
+    return Findings(bounds, ones, zeros, pure)
+
+
+def summary(findings: Findings, privacy: dict[str, Any], confidence: float, repetitions: int, runs: int) -> dict[str, Any]:
+    """The `audit` part of a result."""
+    epsilon, delta = privacy["epsilon"], privacy["delta"]
+    fit = findings.bounds[0]
+    gaussian = {} if findings.pure else {"mu_claimed": gaussian_mu(epsilon, delta), **fit.details}
+    return {
+        "kind": "repetitions",
+        "epsilon_lower": findings.epsilon_lower,
+        "epsilon_claimed": epsilon,
+        "delta": delta,
+        "confidence": confidence,
+        "consistent": findings.epsilon_lower <= epsilon,
+        "repetitions": repetitions,
+        "runs": runs,
+        **gaussian,
+        "bounds": [asdict(bound) for bound in findings.bounds],
+    }

@@ -1,0 +1,1 @@
+"""Pictures of public collections, dealt to simulated users."""

@@ -1,0 +1,185 @@
+"""Image collections in their official file formats: idx (also .gz), CIFAR's binary records, and FEMNIST as npz.
+
+An archive's images are numbered from 0: the official training set, file by file, then the official test set.
+Uncompressed files are mapped into memory, so processes on one machine share them and read only what they take.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from privfed.data.cohort import Ids
+from privfed.data.images.file_formats import Pixel, damaged, read_idx, read_npz, read_records, times, verify
+from privfed.foundation.errors import ConfigError
+
+Shape = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Archive:
+    """What the files are called and how they are written; classes and shape are None where the files alone decide.
+
+    kind: idx (labels lie beside images), records (header bytes, the last of which is the label, then pixels) or npz.
+    lowest: the number of the first class. transposed: pixels go column by column.
+    """
+
+    folder: str
+    kind: str
+    train: tuple[str, ...]
+    test: tuple[str, ...] = ()
+    classes: int | None = None
+    shape: Shape | None = None
+    header: int = 1
+    lowest: int = 0
+    transposed: bool = False
+
+    @property
+    def users(self) -> bool:
+        """Whether images say whose they are."""
+        return self.kind == "npz"
+
+    @property
+    def record(self) -> int:
+        """Bytes of a record."""
+        return self.header + math.prod(self.shape or ())
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """All names, without the .gz that an idx file may have."""
+        names = self.train + self.test
+        return tuple(n for image in names for n in (image, labels_of(image))) if self.kind == "idx" else names
+
+
+def labels_of(images: str) -> str:
+    """The label file that belongs to an idx file of images."""
+    return images.replace("images-idx3", "labels-idx1")
+
+
+def _idx(folder: str, classes: int, prefix: str = "", test: str = "t10k", lowest: int = 0, transposed: bool = False) -> Archive:
+    train, held_out = (f"{prefix}{part}-images-idx3-ubyte" for part in ("train", test))
+    return Archive(folder, "idx", (train,), (held_out,), classes, (1, 28, 28), lowest=lowest, transposed=transposed)
+
+
+_EMNIST = {"balanced": 47, "byclass": 62, "bymerge": 47, "digits": 10, "letters": 26, "mnist": 10}
+_BATCHES = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
+
+ARCHIVES = {
+    "cifar10": Archive("cifar10", "records", _BATCHES, ("test_batch.bin",), 10, (3, 32, 32)),
+    "cifar100": Archive("cifar100", "records", ("train.bin",), ("test.bin",), 100, (3, 32, 32), header=2),
+    "mnist": _idx("mnist", 10),
+    "fashion_mnist": _idx("fashion_mnist", 10),
+    "femnist": Archive("femnist", "npz", ("femnist.npz",)),
+    **{
+        f"emnist-{part}": _idx("emnist", k, f"emnist-{part}-", "test", lowest=int(part == "letters"), transposed=True)
+        for part, k in _EMNIST.items()
+    },
+}
+
+
+@dataclass(frozen=True)
+class Labels:
+    """All but the pixels: classes y (N,), of which the first `train` belong to the training set, and whose they are."""
+
+    y: Ids
+    train: int
+    shape: Shape
+    user: Ids | None = None
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """The images of several files one after the other, (N_i, C H W) each."""
+
+    parts: tuple[Pixel, ...]
+    shape: Shape
+    transposed: bool = False
+
+    def take(self, places: Ids) -> Pixel:
+        """Images (len(places), C H W) with these numbers; zeros for -1."""
+        taken = np.zeros((len(places), math.prod(self.shape)), dtype=np.uint8)
+        first = 0
+        for part in self.parts:
+            mine = (places >= first) & (places < first + len(part))
+            taken[mine] = part[places[mine] - first]
+            first += len(part)
+        if self.transposed:
+            taken = taken.reshape(-1, *self.shape).swapaxes(2, 3).reshape(len(taken), -1)
+        return taken
+
+
+def data_root() -> Path:
+    """The folder that holds a folder for each archive: $PRIVFED_DATA, or data/ where the command runs."""
+    return Path(os.environ.get("PRIVFED_DATA") or "data")
+
+
+def locate(name: str, folder: Path) -> dict[str, Path]:
+    """Where each file of an archive lies; a ConfigError for the first that is missing."""
+    archive = ARCHIVES[name]
+    found = {}
+    for file in archive.files:
+        choices = [folder / file, folder / f"{file}.gz"][: 2 if archive.kind == "idx" else 1]
+        there = [path for path in choices if path.is_file()]
+        if not there:
+            command = f"python scripts/fetch_data.py {archive.folder}"
+            raise ConfigError.of("data.path", folder, f"{file} is missing; get it with {command}")
+        found[file] = there[0]
+    return found
+
+
+@lru_cache(maxsize=8)
+def read_labels(name: str, folder: Path) -> Labels:
+    """Labels, sizes and users; of pixels only the number of bytes is looked at."""
+    archive, paths = ARCHIVES[name], locate(name, folder)
+    if archive.kind == "npz":
+        return npz_labels(paths[archive.train[0]])
+    parts: list[Any] = []
+    for image in archive.train + archive.test:
+        if archive.kind == "records":
+            parts.append(read_records(paths[image], archive.record)[:, archive.header - 1])
+        else:
+            labels, images = read_idx(paths[labels_of(image)], 1), read_idx(paths[image], 3)
+            expected = (len(labels), *(archive.shape or ())[1:])
+            if images.shape != expected:
+                raise damaged(paths[image], f"{times(expected)} pixels", times(images.shape))
+            parts.append(labels)
+        high = archive.lowest + (archive.classes or 256)
+        if len(parts[-1]) and not archive.lowest <= parts[-1].min() <= parts[-1].max() < high:
+            range_found = f"{parts[-1].min()} to {parts[-1].max()}"
+            raise damaged(paths[labels_of(image)], f"labels from {archive.lowest} to {high - 1}", range_found)
+    y = np.concatenate(parts).astype(np.int64) - archive.lowest
+    assert archive.shape is not None
+    return Labels(y, sum(map(len, parts[: len(archive.train)])), archive.shape)
+
+
+@lru_cache(maxsize=4)
+def read_pixels(name: str, folder: Path) -> Pixels:
+    """The images, after the folder's checksums have been compared. Once a process."""
+    archive, paths = ARCHIVES[name], locate(name, folder)
+    verify(folder, [path.name for path in paths.values()])
+    shape = read_labels(name, folder).shape
+    images = [paths[file] for file in archive.train + archive.test]
+    if archive.kind == "npz":
+        parts = [read_npz(images[0], "x")[0]]
+    elif archive.kind == "records":
+        parts = [read_records(path, archive.record)[:, archive.header :] for path in images]
+    else:
+        parts = [read_idx(path, 3) for path in images]
+    return Pixels(tuple(part.reshape(len(part), -1) for part in parts), shape, archive.transposed)
+
+
+def npz_labels(path: Path) -> Labels:
+    """Labels and users of an npz file with arrays x, y and user."""
+    x, y, user = read_npz(path, "x", "y", "user")
+    if x.dtype != np.uint8 or x.ndim not in (3, 4):
+        raise damaged(path, "x of bytes, images x rows x columns or images x channels x rows x columns", f"{x.dtype} {x.shape}")
+    if not np.issubdtype(y.dtype, np.integer) or y.shape != x.shape[:1] or user.shape != x.shape[:1] or (y < 0).any():
+        raise damaged(path, f"{len(x)} labels from 0 on and {len(x)} users", f"y {y.dtype} {y.shape}, user {user.shape}")
+    shape = (1, *x.shape[1:]) if x.ndim == 3 else x.shape[1:]
+    return Labels(y.astype(np.int64), len(y), shape, np.unique(user, return_inverse=True)[1].astype(np.int64))

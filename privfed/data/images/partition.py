@@ -1,0 +1,227 @@
+"""Dealing labelled images to users: pure functions of the labels y (N,) and a generator.
+
+A deal is a matrix (n, m) of places in y, a user a row, no place twice; rows of users with fewer than m images end in -1.
+m: at most so many images a user; None: as many as there are. Splits with equal shares refuse an m that they cannot reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privfed.data.cohort import Ids
+from privfed.foundation.errors import ConfigError
+
+LEAST = 2
+"""Training images that every user has at least, where shares differ."""
+
+
+def put_aside(y: Ids, part: float, rng: np.random.Generator) -> tuple[Ids, Ids]:
+    """Places that stay and places that are put aside, the same part of every class."""
+    order = rng.permutation(len(y))
+    order = order[np.argsort(y[order], kind="stable")]
+    sizes = np.bincount(y)
+    rank = np.arange(len(y)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    aside = rank < np.rint(part * sizes)[y[order]]
+    return np.sort(order[~aside]), np.sort(order[aside])
+
+
+def iid(y: Ids, n: int, rng: np.random.Generator, m: int | None = None) -> Ids:
+    """Equal shares at random."""
+    m = _equal(len(y), n, m, len(y) // n)
+    return rng.permutation(len(y))[: n * m].reshape(n, m)
+
+
+def by_classes(y: Ids, n: int, S: int, rng: np.random.Generator, m: int | None = None) -> Ids:
+    """Equal shares of S classes each, m/S images of each class: shards as in Collins et al. (2021).
+
+    A shard is as large as possible; a class that is rare has fewer shards, otherwise all classes have equally many.
+    """
+    if m is not None and m % S:
+        raise ConfigError.of("data.m", m, f"must be a multiple of data.S={S}, so that a user has equally many of each class")
+    sizes = np.bincount(y)
+    size = _equal(len(y), n, m, S * largest_shard(sizes, n, S)) // S
+    # A class goes to a user once at most, so it never needs more than n shards.
+    shards = level(np.minimum(sizes // size, n), n * S)
+    owners = owners_of_shards(shards, n, rng)
+    order = rng.permutation(len(y))
+    order = order[np.argsort(y[order], kind="stable")]
+    starts = np.cumsum(sizes) - sizes
+    deal = np.empty((n, S, size), dtype=np.int64)
+    users, classes = np.nonzero(owners)
+    rank = (np.cumsum(owners, axis=0) - 1)[users, classes]
+    deal.reshape(n * S, size)[:] = order[(starts[classes] + rank * size)[:, None] + np.arange(size)]
+    return rng.permuted(deal.reshape(n, -1), axis=1)
+
+
+def largest_shard(sizes: Ids, n: int, S: int) -> int:
+    """The largest shard of which classes of these sizes give n S in all, at most n a class; 0 if there is none."""
+    low, high = 0, int(sizes.sum()) // (n * S)
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = np.minimum(sizes // middle, n).sum() >= n * S
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return low
+
+
+def level(most: Ids, total: int) -> Ids:
+    """Numbers that add up to total, as equal as possible and none above its most."""
+    shares, left = np.zeros_like(most), total
+    while left:
+        open_ = np.flatnonzero(shares < most)
+        each = left // len(open_)
+        if each:
+            added = np.minimum(each, most[open_] - shares[open_])
+            shares[open_] += added
+            left -= int(added.sum())
+        else:
+            shares[open_[:left]] += 1
+            left = 0
+    return shares
+
+
+def owners_of_shards(shards: Ids, n: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Who has which class (n, K): S = sum(shards) / n different classes a user, shards[c] <= n users a class, at random."""
+    S, left = int(shards.sum()) // n, shards.astype(np.float64)
+    owners = np.zeros((n, len(shards)), dtype=bool)
+    draws = rng.exponential(size=owners.shape)
+    for user, after in enumerate(range(n - 1, -1, -1)):
+        # As drawn without replacement in proportion to what is left; first the classes that all users to come must have.
+        with np.errstate(divide="ignore"):
+            keys = np.where(left > after, -1.0, draws[user] / left)
+        chosen = np.argpartition(keys, S - 1)[:S]
+        owners[user, chosen] = True
+        left[chosen] -= 1
+    return owners
+
+
+def dirichlet(y: Ids, n: int, alpha: float, rng: np.random.Generator, m: int | None = None, least: int = LEAST) -> Ids:
+    """Each class is dealt by proportions over users that are Dirichlet(alpha): small alpha, few classes a user.
+
+    Users with too few images get some, at random, from those who have most.
+    """
+    _enough(y, n, least)
+    order = rng.permutation(len(y))
+    order = order[np.argsort(y[order], kind="stable")]
+    sizes = np.bincount(y)
+    owner = np.empty(len(y), dtype=np.int64)
+    cuts = np.rint(np.cumsum(proportions(alpha, (len(sizes), n), rng), axis=1) * sizes[:, None]).astype(np.int64)
+    counts = np.diff(cuts, axis=1, prepend=0)
+    owner[order] = np.concatenate([np.repeat(np.arange(n), row) for row in counts])
+    return rows(_fill_up(owner, n, least, rng), n, rng, m)
+
+
+def quantity(y: Ids, n: int, alpha: float, rng: np.random.Generator, m: int | None = None, least: int = LEAST) -> Ids:
+    """The classes are the same for all, the numbers of images are Dirichlet(alpha) over users, on top of the least number."""
+    _enough(y, n, least)
+    spare = len(y) - n * least
+    cuts = np.rint(np.cumsum(proportions(alpha, (1, n), rng)[0]) * spare).astype(np.int64)
+    owner = np.repeat(np.arange(n), least + np.diff(cuts, prepend=0))
+    return rows(rng.permutation(owner), n, rng, m)
+
+
+def proportions(alpha: float, shape: tuple[int, int], rng: np.random.Generator) -> NDArray[np.float64]:
+    """Dirichlet(alpha) over the last axis, by logarithms: Gamma numbers of tiny alpha would all vanish."""
+    log = np.log(rng.standard_gamma(alpha + 1.0, shape)) - rng.exponential(size=shape) / alpha
+    weights = np.exp(log - log.max(axis=1, keepdims=True))
+    weights /= weights.sum(axis=1, keepdims=True)
+    return np.asarray(weights)
+
+
+def alike(y: Ids, counts: Ids, rng: np.random.Generator) -> Ids:
+    """Held-out images for users whose training images have counts (n, K): every class in proportion to their numbers of it.
+
+    Everybody has at least one image, of a class of its own; all images of classes that somebody has are dealt.
+    """
+    n, K = counts.shape
+    stock = np.bincount(y, minlength=K)[:K]
+    given = _one_each(counts, stock)
+    for c in np.flatnonzero(counts.sum(axis=0)).tolist():
+        share = counts[:, c] * stock[c] / counts[:, c].sum()
+        left = int(stock[c] - given[:, c].sum())
+        want = np.maximum(share - given[:, c], 0.0)
+        if left and want.any():
+            given[:, c] += apportion(want, left, rng)
+    order = rng.permutation(len(y))
+    owner = np.full(len(y), -1)
+    for c in range(K):
+        users = np.repeat(np.arange(n), given[:, c])
+        owner[order[y[order] == c][: len(users)]] = users
+    return rows(owner, n, rng)
+
+
+def apportion(want: NDArray[np.float64], total: int, rng: np.random.Generator) -> Ids:
+    """Whole numbers that add up to total and differ by less than one from what is proportional; ties at random."""
+    exact = want * (total / want.sum())
+    whole = np.floor(exact + 1e-9)
+    rest = np.lexsort((rng.random(len(want)), -np.round(exact - whole, 9)))[: total - int(whole.sum())]
+    whole[rest] += 1
+    return np.asarray(whole, dtype=np.int64)
+
+
+def rows(owner: Ids, n: int, rng: np.random.Generator, m: int | None = None) -> Ids:
+    """Whose image it is (N,), -1 for nobody's -> the deal, each user's images in random order."""
+    order = rng.permutation(len(owner))
+    order = order[np.argsort(owner[order], kind="stable")]
+    order = order[np.count_nonzero(owner < 0) :]
+    sizes = np.bincount(owner[order], minlength=n)
+    column = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    deal = np.full((n, int(sizes.max())), -1)
+    deal[owner[order], column] = order
+    return deal[:, :m]
+
+
+def padded(users: Sequence[Ids], m: int | None = None) -> Ids:
+    """A deal from each user's places; of users with more than m images the first m."""
+    width = max((len(places) for places in users), default=0)
+    deal = np.full((len(users), width if m is None else m), -1)
+    for row, places in zip(deal, users, strict=True):
+        row[: len(places)] = places[: len(row)]
+    return deal
+
+
+def counts_of(deal: Ids, y: Ids, K: int) -> Ids:
+    """Images of each user and class (n, K)."""
+    users, columns = np.nonzero(deal >= 0)
+    flat = users * K + y[deal[users, columns]]
+    return np.bincount(flat, minlength=len(deal) * K).reshape(len(deal), K)
+
+
+def _equal(images: int, n: int, m: int | None, most: int) -> int:
+    if most < 1:
+        raise ConfigError.of("data.n", n, f"too many users for equal shares of {images} images")
+    if m is not None and m > most:
+        raise ConfigError.of("data.m", m, f"there are at most {most} images for each of {n} users")
+    return most if m is None else m
+
+
+def _enough(y: Ids, n: int, least: int) -> None:
+    if len(y) < n * least:
+        raise ConfigError.of("data.n", n, f"too many users: {len(y)} images are fewer than {least} a user")
+
+
+def _fill_up(owner: Ids, n: int, least: int, rng: np.random.Generator) -> Ids:
+    """Move images from the users with most to those with fewer than the least number."""
+    sizes = np.bincount(owner, minlength=n)
+    for user in np.flatnonzero(sizes < least).tolist():
+        while sizes[user] < least:
+            rich = int(np.argmax(sizes))
+            owner[rng.choice(np.flatnonzero(owner == rich))] = user
+            sizes[[user, rich]] += 1, -1
+    return owner
+
+
+def _one_each(counts: Ids, stock: Ids) -> Ids:
+    """One held-out image for everybody, of a class of its own: who has fewest classes chooses first. (n, K)"""
+    given, left = np.zeros_like(counts), stock.copy()
+    for user in np.argsort(np.count_nonzero(counts, axis=1), kind="stable"):
+        # Of its classes the one that is left most, in proportion to what it has, so that shares stay as they should be.
+        wish = counts[user] * (left > 0) * (left / np.maximum(stock, 1))
+        if not wish.any():
+            raise ConfigError.of("data.n", len(counts), f"too many users for {stock.sum()} held-out images: somebody has none")
+        c = int(np.argmax(wish))
+        given[user, c] += 1
+        left[c] -= 1
+    return given

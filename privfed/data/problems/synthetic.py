@@ -1,0 +1,130 @@
+"""PMPR's problem: y = <x, U* v_i*> + R noise, features of identity covariance, heads v_i* of chosen condition number.
+
+Every number is a function of the seed, its purpose and its place: user i has the same data whatever n is, however users are
+spread over nodes, and whether they are kept in memory or made again whenever they are needed (data.stream=true).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from privfed.data.cohort import Cohort, Ids, users_within
+from privfed.data.error_bins import LOGARITHMIC, Scale
+from privfed.data.problems.streaming import Streamed
+from privfed.foundation.errors import ConfigError, check_flag, check_number, check_whole, nearest
+from privfed.foundation.linalg import Array, dist, retraction
+from privfed.foundation.seeding import generator
+from privfed.kernels.least_squares import predictions
+from privfed.kernels.random_streams import Floats, Stream
+
+FEATURES = ("gaussian", "rademacher", "uniform", "mixed")
+
+
+@dataclass(frozen=True)
+class LinearTruth:
+    """The true heads V_star (B, k) on the true representation U_star (d, k)."""
+
+    scale: ClassVar[Scale] = LOGARITHMIC
+
+    V_star: Array
+    U_star: Array
+
+    @property
+    def W_star(self) -> Array:
+        """The true predictors (B, d)."""
+        return self.V_star @ self.U_star.T
+
+    def errors(self, W: Array) -> Array:
+        """|w_i - w_i*|^2: the excess population MSE in closed form, as features have identity covariance."""
+        return np.sum((W - self.W_star) ** 2, axis=1)
+
+    def __getitem__(self, users: slice | Ids) -> LinearTruth:
+        """Some of the users."""
+        return LinearTruth(self.V_star[users], self.U_star)
+
+
+class Synthetic:
+    """n users with m examples of d features each, whose best predictors share a k-dimensional representation.
+
+    features: gaussian, rademacher (+-1), uniform (on [-sqrt 3, sqrt 3]) or mixed (user i has the kind i mod 3): all
+    sub-Gaussian with identity covariance. condition: ratio of the largest to the smallest singular value of the
+    matrix of heads V*, in expectation. R: standard deviation of the label noise. stream: make users anew whenever they are
+    needed instead of keeping them in memory.
+    """
+
+    simulated = True
+    personal = True
+    """Every user has a predictor of its own, which can be judged."""
+    error, scale = "mse", LinearTruth.scale
+    """Population MSE: a user's error is its excess over the noise that no predictor can explain."""
+
+    def __init__(
+        self, n: int, m: int, d: int, k: int, R: float, features: str, condition: float, seed: int, stream: bool = False
+    ) -> None:
+        for key, value in (("data.n", n), ("data.m", m), ("data.d", d), ("data.k", k)):
+            check_whole(key, value)
+        if k > d:
+            raise ConfigError.of("data.k", k, f"the representation cannot have more dimensions than data.d={d}")
+        check_number("data.R", R, lambda x: 0 <= x <= 1e6, "label noise must be a number between 0 and 1e6")
+        check_number("data.condition", condition, lambda x: 1 <= x <= 1e6, "must be a number between 1 and 1e6")
+        if features not in FEATURES:
+            raise ConfigError.of("data.features", features, nearest(str(features), FEATURES))
+        self.n, self.m, self.d, self.k, self.R = n, m, d, k, float(R)
+        self.features, self.seed = features, seed
+        self.stream = check_flag("data.stream", stream)
+        self.floor = self.R**2
+        self.scales = condition ** -np.linspace(0.0, 1.0, k) if k > 1 else np.ones(1)
+        self.U_star = retraction(generator(seed, "representation").standard_normal((d, k)))
+
+    def cohort(self, first: int, last: int) -> Cohort | Streamed:
+        """Users first..last-1."""
+        if not self.stream:
+            return self._users("user", first, last)
+        shape, truth = (last - first, self.m, self.d), LinearTruth(np.empty((0, self.k)), self.U_star)
+        return Streamed(self._made, first, last, shape, 4 * self.m * self.d, truth)
+
+    def validation(self, users: int = 1024) -> Cohort:
+        """Fresh users of the same population who never take part: judging a model on them costs no privacy."""
+        return self._users("validation", 0, users)
+
+    def compare(self, model: dict[str, Array]) -> dict[str, float]:
+        """Principal-angle distance of a published representation to the true one."""
+        return {"dist": dist(model["U"], self.U_star)} if "U" in model else {}
+
+    def _made(self, first: int, last: int) -> Cohort:
+        return self._users("user", first, last)
+
+    def _users(self, purpose: str, first: int, last: int) -> Cohort:
+        n, m, d = last - first, self.m, self.d
+        V = self._normals(purpose, "heads", first, (n, self.k)) * self.scales
+        X, y = np.empty((n, m, d), np.float32), np.empty((n, m), np.float32)
+        size = users_within(1 << 20, X[:1].nbytes)
+        for start in range(0, n, size):  # targets are made while the examples are in the cache
+            part = slice(start, start + size)
+            self._features(purpose, first + start, X[part])
+            noise = self._normals(purpose, "labels", first + start, y[part].shape)
+            y[part] = predictions(X[part], V[part] @ self.U_star.T) + self.R * noise
+        return Cohort(np.arange(first, last), X, y, LinearTruth(V, self.U_star))  # type: ignore[arg-type]
+
+    def _normals(self, purpose: str, name: str, first: int, shape: tuple[int, ...]) -> Array:
+        """Normal numbers (users, count) of the users first, first + 1, ..."""
+        made: Floats = np.empty(shape, np.float32)
+        return Stream(self.seed, purpose, name).normals(first * made[0].size, made).astype(np.float64)
+
+    def _features(self, purpose: str, first: int, X: Floats) -> None:
+        """The examples X (users, m, d) of the users first, first + 1, ..."""
+        place = first * self.m * self.d
+        kind = (first + np.arange(len(X))) % 3 if self.features == "mixed" else None
+        if self.features != "uniform":
+            Stream(self.seed, purpose, "features").normals(place, X)
+        if self.features in ("rademacher", "mixed"):
+            signs = slice(None) if kind is None else kind == 1
+            X[signs] = np.copysign(np.float32(1), X[signs])
+        if self.features in ("uniform", "mixed"):
+            flat = slice(None) if kind is None else kind == 2
+            uniform = Stream(self.seed, purpose, "uniform").uniforms(place, np.empty_like(X))
+            X[flat] = np.float32(math.sqrt(12)) * (uniform[flat] - np.float32(0.5))

@@ -1,0 +1,34 @@
+"""Whether a table fits into memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from privfed.data.tables.table_files import Table
+from privfed.foundation.errors import ConfigError
+
+Memory = Callable[[], int | None]
+
+OVERHEAD = 100 << 20
+"""Bytes that reading takes whatever the size of the table."""
+
+
+def available_memory() -> int | None:
+    """Bytes that can be had without swapping; None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def check_memory(table: Table, columns: int, available: Memory) -> None:
+    """Refuse a table that would not fit: better than to be killed half way."""
+    # Arrays of 4 bytes a feature, user, target and time, once in pieces and, one array at a time, joined.
+    need = int(table.rows * (4 * columns + 24) * 2) + OVERHEAD
+    have = available()
+    if have is not None and need > have:
+        sizes = f"{columns} columns of about {table.rows:,.0f} rows need {need / 2**30:.1f} GB of memory"
+        helps = "take fewer columns with data.features=[...]"
+        raise ConfigError(f"{table.path}: {sizes}, {have / 2**30:.1f} GB are free; {helps}, or fewer rows")

@@ -1,0 +1,83 @@
+"""Your own table: a column that says whose row it is, feature columns and a target, as a schema and compact arrays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from privfed.data.tables.encoding import Encoder, Frame
+from privfed.data.tables.inference import infer, require
+from privfed.data.tables.memory_limit import Memory, available_memory, check_memory
+from privfed.data.tables.options import Options
+from privfed.data.tables.schema import Schema
+from privfed.data.tables.table_files import open_table
+from privfed.foundation.errors import ConfigError, nearest
+
+
+def read_table(options: Options, memory: Memory = available_memory) -> tuple[Schema, Frame]:
+    """The schema of a table, declared in a file or inferred, and its rows.
+
+    With a declared schema no cell is an error, as that would tell about a user's data: what does not fit is missing.
+    """
+    table = open_table(str(options.path))
+    if options.schema is None:
+        check_memory(table, len(options.features or set(table.header).difference(options.ignore)), memory)
+        schema, notes = infer(table, options)
+    else:
+        schema, notes = _declared(options), ()
+    frame = read_rows_for(schema, table.path, memory=memory, users_needed=True)
+    return schema, replace(frame, notes=notes + frame.notes)
+
+
+def read_rows_for(
+    schema: Schema,
+    path: str | Path,
+    need_target: bool = True,
+    strict: bool | None = None,
+    users_needed: bool = False,
+    memory: Memory = available_memory,
+) -> Frame:
+    """The rows of a file read with a schema that is already there; values it does not know are none of its values.
+
+    need_target: rows without a target are left out; otherwise theirs is NaN, and the column may be absent. strict: whether a
+    cell that does not fit is an error (None: unless the schema is declared). users_needed: whether the columns of users and
+    time must be there; without the former all rows are of one user "".
+    """
+    table = open_table(path)
+    for feature in schema.features:
+        require(table, feature.name, "a feature")
+    if need_target:
+        require(table, schema.target.name, "data.target")
+    if users_needed:
+        require(table, schema.user, "data.user")
+        if schema.time is not None:
+            require(table, schema.time, "data.time")
+    wanted = [schema.user, schema.target.name, schema.time, *(feature.name for feature in schema.features)]
+    names = [name for name in dict.fromkeys(wanted) if name in table.header]
+    check_memory(table, len(schema.features), memory)
+    encoder = Encoder(table, schema, need_target, strict=not schema.declared if strict is None else strict)
+    for first, columns in table.batches(names):
+        encoder.add(first, columns)
+    return encoder.finish()
+
+
+def read_schema(path: str | Path) -> Schema:
+    """A declared schema from its file."""
+    try:
+        text = Path(path).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise ConfigError.of("data.schema", path, f"cannot be read ({why})") from error
+    return Schema.from_yaml(text, str(path))
+
+
+def _declared(options: Options) -> Schema:
+    """The schema file's content, if the other settings do not say otherwise."""
+    schema = read_schema(str(options.schema))
+    for key, given, known in (("target", options.target, schema.target.name), ("time", options.time, schema.time)):
+        if given is not None and given != known:
+            raise ConfigError.of(f"data.{key}", given, f"data.schema={options.schema} says {known!r}; change it in that file")
+    if schema.missing == "refuse":
+        allowed = nearest("refuse", ("mean", "indicator", "drop"))
+        raise ConfigError(f"{options.schema}: missing=refuse: to refuse would tell about a user's data; {allowed}")
+    return schema

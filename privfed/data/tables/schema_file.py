@@ -1,0 +1,176 @@
+"""Schemas as YAML files, to be read, edited and declared public by people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import yaml
+
+from privfed.data.tables.schema import MISSING_POLICIES, Bounds, Categorical, Feature, Hashed, Numeric, Schema, Target, plain
+from privfed.foundation.errors import ConfigError, nearest
+
+_HEAD = """\
+# What the columns of a table mean. Edit it, and give it back as data.schema=FILE: it is then public by declaration.
+# kinds: numeric (bounds: [lowest, highest], if public), categorical (values: [...]) and hashed (buckets: number)
+"""
+_KEYS = {"numeric": ("bounds",), "categorical": ("values",), "hashed": ("buckets",)}
+
+
+class _Texts(yaml.BaseLoader):
+    """Reads every scalar as the text it is, so that 05, yes and null can be values; no key twice."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        mapping = super().construct_mapping(node, deep=True)
+        if len(mapping) < len(node.value):
+            raise yaml.MarkedYAMLError(problem="the same key twice", problem_mark=node.start_mark)
+        return mapping
+
+
+class _Pleasant(yaml.SafeDumper):
+    """Escapes what is not printable: PyYAML alone loses some line breaks."""
+
+
+def _text(dumper: Any, text: str) -> Any:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
+
+
+_Pleasant.add_representer(str, _text)
+
+
+def dump(schema: Schema) -> str:
+    """The YAML text of a schema."""
+    target = schema.target
+    aim: dict[str, Any] = {"column": target.name, "kind": "numeric" if target.labels is None else "categorical"}
+    aim |= {"values": list(target.labels)} if target.labels is not None else _bounds_of(target.bounds)
+    columns: dict[str, dict[str, Any]] = {}
+    for feature in schema.features:
+        if isinstance(feature, Numeric):
+            columns[feature.name] = {"kind": "numeric", **_bounds_of(feature.bounds)}
+        elif isinstance(feature, Categorical):
+            columns[feature.name] = {"kind": "categorical", "values": list(feature.values)}
+        else:
+            columns[feature.name] = {"kind": "hashed", "buckets": feature.buckets}
+    tree = {"user": schema.user, "target": aim, "time": schema.time, "missing": schema.missing, "columns": columns}
+    tree = {key: value for key, value in tree.items() if value is not None}
+    return _HEAD + yaml.dump(tree, Dumper=_Pleasant, sort_keys=False, default_flow_style=None, allow_unicode=True, width=100)
+
+
+def load(text: str, where: str) -> Schema:
+    """The schema in a YAML text; a ConfigError that names the key otherwise."""
+    try:
+        tree = yaml.load(text, Loader=_Texts)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"line {mark.line + 1}: " if mark else ""
+        raise ConfigError(f"{where}: {place}is not YAML ({getattr(error, 'problem', None) or error})") from error
+    _keys(tree, where, "", ("user", "target", "columns"), ("time", "missing"))
+    target = _target(tree["target"], where)
+    columns = tree["columns"]
+    if not isinstance(columns, Mapping) or not columns:
+        raise _bad(where, "columns", columns, "must list at least one column with its kind")
+    features = tuple(_feature(columns[name], name, where) for name in columns)
+    missing = tree.get("missing", "mean")
+    if missing not in MISSING_POLICIES:
+        raise _bad(where, "missing", missing, nearest(str(missing), MISSING_POLICIES))
+    roles = [("user", _name(tree, "user", where)), ("target", target.name)]
+    time = _name(tree, "time", where) if "time" in tree else None
+    for role, name in roles:
+        if name in columns:
+            raise ConfigError(f"{where}: columns: {name!r} is the {role} column and cannot be a feature")
+    if roles[0][1] == target.name:
+        raise ConfigError(f"{where}: user and target are the same column, {target.name!r}")
+    return Schema(roles[0][1], target, features, time, missing, declared=True)
+
+
+def _target(tree: Any, where: str) -> Target:
+    kind = _kind(tree, where, "target", ("column", "kind"), ("numeric", "categorical"))
+    name = _name(tree, "column", where, "target.")
+    if kind == "numeric":
+        return Target(name, None, _bounds(tree, where, "target"))
+    labels = _values(tree, where, "target")
+    if len(labels) < 2:
+        raise _bad(where, "target.values", list(labels), "must be at least two labels")
+    return Target(name, labels)
+
+
+def _feature(tree: Any, name: str, where: str) -> Feature:
+    at = f"columns.{name}"
+    kind = _kind(tree, where, at, ("kind",), tuple(_KEYS))
+    if kind == "numeric":
+        return Numeric(name, _bounds(tree, where, at))
+    if kind == "categorical":
+        return Categorical(name, _values(tree, where, at))
+    buckets = tree["buckets"]
+    if not isinstance(buckets, str) or not buckets.isdecimal() or int(buckets) < 1:
+        raise _bad(where, f"{at}.buckets", buckets, "must be a whole number of at least 1")
+    return Hashed(name, int(buckets))
+
+
+def _kind(tree: Any, where: str, at: str, always: tuple[str, ...], kinds: tuple[str, ...]) -> str:
+    """The kind, once the keys are those that it needs."""
+    if not isinstance(tree, Mapping) or "kind" not in tree:
+        raise ConfigError(f"{where}: {at}: must have a kind: {', '.join(kinds)}")
+    kind = tree["kind"]
+    if kind not in kinds:
+        raise _bad(where, f"{at}.kind", kind, nearest(str(kind), kinds))
+    needed = always if kind == "numeric" else always + _KEYS[kind]
+    _keys(tree, where, f"{at}.", needed, _KEYS[kind])
+    return str(kind)
+
+
+def _keys(tree: Any, where: str, at: str, needed: Iterable[str], optional: Iterable[str]) -> None:
+    needed = tuple(needed)
+    known = dict.fromkeys((*needed, *optional))
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"{where}: must have the keys {', '.join(known)}")
+    for key in tree:
+        if key not in known:
+            raise ConfigError(f"{where}: {at}{key}: is no key here; {nearest(str(key), known)}")
+    for key in needed:
+        if key not in tree:
+            raise ConfigError(f"{where}: {at}{key}: is missing")
+
+
+def _name(tree: Mapping[str, Any], key: str, where: str, at: str = "") -> str:
+    if not isinstance(tree[key], str) or not tree[key]:
+        raise _bad(where, at + key, tree[key], "must be the name of a column")
+    return str(tree[key])
+
+
+def _values(tree: Mapping[str, Any], where: str, at: str) -> tuple[str, ...]:
+    values = tree["values"]
+    if not isinstance(values, list) or not values or not all(isinstance(value, str) for value in values):
+        raise _bad(where, f"{at}.values", values, "must be a list of values such as [red, green]")
+    seen: set[str] = set()
+    for value in values:
+        if plain(value) in seen:
+            raise ConfigError(f"{where}: {at}.values: {value!r} appears twice")
+        seen.add(plain(value))
+    return tuple(values)
+
+
+def _bounds(tree: Mapping[str, Any], where: str, at: str) -> Bounds | None:
+    return check_bounds(tree["bounds"], f"{where}: {at}.bounds") if "bounds" in tree else None
+
+
+def check_bounds(bounds: Any, key: str) -> Bounds:
+    """Two finite numbers, the lower one first."""
+    try:
+        low, high = map(float, bounds if not isinstance(bounds, str) else ())
+    except (TypeError, ValueError):
+        low = high = math.nan
+    if not -math.inf < low < high < math.inf:
+        raise ConfigError.of(key, bounds, "must be [lowest, highest], two numbers with lowest < highest")
+    return low, high
+
+
+def _bounds_of(bounds: Bounds | None) -> dict[str, list[float]]:
+    whole = [int(b) if float(b).is_integer() and abs(b) < 1e15 else float(b) for b in bounds or ()]
+    return {"bounds": whole} if bounds else {}
+
+
+def _bad(where: str, key: str, given: object, allowed: str) -> ConfigError:
+    shown = str(given)
+    return ConfigError.of(f"{where}: {key}", shown if len(shown) <= 60 else shown[:57] + "...", allowed)

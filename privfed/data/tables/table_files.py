@@ -1,0 +1,232 @@
+"""Tables in files, read in batches: CSV (also .gz) and Parquet, told apart by their first bytes."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from privfed.foundation.errors import ConfigError
+
+MISSING = ("", "NA", "N/A", "n/a", "<NA>", "NaN", "nan", "null", "NULL", "None", "?", "-")
+"""Texts that say that there is no value."""
+
+BLOCK = 1 << 23
+"""Bytes of a CSV file that are taken apart at once; no line may be longer."""
+ROWS = 1 << 16
+"""Rows of a Parquet file that are read at once."""
+HEAD = 1 << 20
+"""Bytes at a file's beginning from which its form and the number of its rows are guessed."""
+
+Columns = Mapping[str, Any]
+"""Arrow arrays of one length, by the names of their columns."""
+
+
+def arrow() -> Any:
+    """The pyarrow module: an extra, so imported where a table is read."""
+    try:
+        import pyarrow
+        import pyarrow.compute
+        import pyarrow.csv
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ConfigError("reading a table needs pyarrow: pip install 'privfed[tables]'") from error
+    return pyarrow
+
+
+class Table:
+    """A file with named columns. header: their names in the file's order; rows: how many rows, about."""
+
+    path: Path
+    header: tuple[str, ...]
+    rows: float
+    comma = False
+    """Whether 1,5 is one and a half."""
+
+    def batches(self, names: Sequence[str]) -> Iterator[tuple[int, Columns]]:
+        """The number of the first row, from 0, and the columns asked for, batch after batch."""
+        raise TypeError(f"{type(self).__name__} does not say how it is read")
+
+    def place(self, row: int) -> str:
+        """Where a person finds a row."""
+        return f"row {row + 1}"
+
+    def fault(self, row: int, column: str, words: str) -> ConfigError:
+        """What is wrong with one cell."""
+        return ConfigError(f"{self.path}: {self.place(row)}, column {column!r}: {words}")
+
+
+class CsvTable(Table):
+    """Text with a header; the separator is the one the header has most of: comma, semicolon or tab."""
+
+    def __init__(self, path: Path, zipped: bool):
+        self.path, self.zipped = path, zipped
+        with self._guard(), self._open() as file:
+            raw = file.read(HEAD)
+        if not raw.strip():
+            raise ConfigError(f"{path}: is empty")
+        if b"\0" in raw:
+            raise ConfigError(f"{path}: is neither CSV in UTF-8 nor Parquet (it has zero bytes)")
+        head = raw.decode("utf-8-sig", errors="replace").lstrip("\r\n")
+        found = Counter(_unquoted(head.splitlines()[0]))
+        self.separator = max(",;\t", key=lambda mark: found[mark])
+        self.comma = self.separator == ";"
+        self.raw = next(csv.reader(io.StringIO(head, newline=""), delimiter=self.separator))
+        self.header = tuple(name.strip() for name in self.raw)
+        lines = max(1, raw.count(b"\n"))
+        self.rows = lines if len(raw) < HEAD else _text_size(path, zipped) / (len(raw) / lines)
+
+    def batches(self, names: Sequence[str]) -> Iterator[tuple[int, Columns]]:  # noqa: D102
+        pa = arrow()
+        # Without this Arrow would guess types from the first block and fail on a later one.
+        raw = {name: self.raw[self.header.index(name)] for name in names}
+        convert = pa.csv.ConvertOptions(
+            column_types=dict.fromkeys(raw.values(), pa.string()),
+            include_columns=list(raw.values()),
+            null_values=list(MISSING),
+            strings_can_be_null=True,
+        )
+        parse = pa.csv.ParseOptions(delimiter=self.separator, newlines_in_values=True)
+        options = {"parse_options": parse, "convert_options": convert, "read_options": pa.csv.ReadOptions(block_size=BLOCK)}
+        first, last = 0, None
+        with self._guard(), pa.input_stream(str(self.path), compression="gzip" if self.zipped else None) as stream:
+            for batch in pa.csv.open_csv(stream, **options):
+                if len(batch):
+                    yield first, {name: batch.column(raw[name]) for name in names}
+                    first, last = first + len(batch), batch.slice(len(batch) - 1)
+        if last is not None and any("\n" in str(value) for value in last.to_pylist()[0].values()):
+            self._inspect()
+
+    def place(self, row: int) -> str:  # noqa: D102
+        return next((f"line {line}" for number, (line, _) in enumerate(self._records(), -1) if number == row), "line ?")
+
+    def _records(self, strict: bool = False) -> Iterator[tuple[int, list[str]]]:
+        """The line on which each record begins, the header's first, and its fields: slow, for messages only."""
+        with self._open() as file:
+            text = io.TextIOWrapper(file, "utf-8-sig", errors="strict" if strict else "replace", newline="")
+            reader = csv.reader(text, delimiter=self.separator, strict=strict)
+            line = 1
+            for fields in reader:
+                if fields:
+                    yield line, fields
+                line = reader.line_num + 1
+
+    def _inspect(self) -> None:
+        """Raise what is wrong with the first line that has something wrong with it."""
+        line = 1
+        try:
+            for line, fields in self._records(strict=True):
+                if len(fields) != len(self.header):
+                    many = "value" if len(fields) == 1 else "values"
+                    raise ConfigError(f"{self.path}: line {line} has {len(fields)} {many}, the header {len(self.header)}")
+        except UnicodeDecodeError as error:
+            with self._open() as file:
+                line = next((i for i, text in enumerate(file, 1) if not _is_utf8(text)), line)
+            raise ConfigError(f"{self.path}: line {line} is not UTF-8 text; save the table as UTF-8") from error
+        except csv.Error as error:
+            raise ConfigError(f"{self.path}: after line {line}: {error} (a quote that is never closed?)") from error
+
+    def _open(self) -> Any:
+        return gzip.open(self.path) if self.zipped else self.path.open("rb")
+
+    def _guard(self) -> _Guard:
+        return _Guard(self.path, self._inspect if hasattr(self, "header") else None)
+
+
+class ParquetTable(Table):
+    """Columns with types of their own."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        with _Guard(path), arrow().parquet.ParquetFile(path) as file:
+            self.header = tuple(file.schema_arrow.names)
+            self.types = dict(zip(self.header, file.schema_arrow.types, strict=True))
+            self.rows = file.metadata.num_rows
+        if not self.header:
+            raise ConfigError(f"{path}: is empty")
+
+    def batches(self, names: Sequence[str]) -> Iterator[tuple[int, Columns]]:  # noqa: D102
+        pa = arrow()
+        for name in names:
+            if pa.types.is_nested(self.types[name]):
+                hint = f"leave it out with data.ignore=[{name}]"
+                raise ConfigError(f"{self.path}: column {name!r} holds {self.types[name]} and not single values; {hint}")
+        first = 0
+        with _Guard(self.path), pa.parquet.ParquetFile(self.path) as file:
+            for batch in file.iter_batches(batch_size=ROWS, columns=list(names)):
+                if len(batch):
+                    yield first, {name: batch.column(name) for name in names}
+                    first += len(batch)
+
+
+class _Guard:
+    """Turns what libraries say about damaged files into one line; `inspect` may know better."""
+
+    def __init__(self, path: Path, inspect: Callable[[], None] | None = None):
+        self.path, self.inspect = path, inspect
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        pa = arrow()
+        if isinstance(error, EOFError | OSError | zlib.error):
+            words = " ".join(str(error.strerror if isinstance(error, OSError) and error.strerror else error).split())
+            raise ConfigError(f"{self.path}: cannot be read, cut off or damaged ({words[:120]})") from error
+        if isinstance(error, pa.ArrowException):
+            if "straddling" in str(error):
+                words = f"has a line of more than {BLOCK >> 20} MB; is it a table, and is every quote closed?"
+                raise ConfigError(f"{self.path}: {words}") from error
+            if self.inspect is not None:
+                self.inspect()
+            raise ConfigError(f"{self.path}: cannot be read ({str(error).splitlines()[0][:120]})") from error
+
+
+def open_table(given: str | Path) -> Table:
+    """The table in a file, whatever the file is called."""
+    arrow()
+    path = Path(given).expanduser()
+    if path.is_dir():
+        raise ConfigError(f"{path}: is a folder; data.path must be one CSV or Parquet file")
+    if not path.exists():
+        raise ConfigError(f"{path}: there is no such file (data.path)")
+    try:
+        with path.open("rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    if magic.startswith(b"PK"):
+        raise ConfigError(f"{path}: is a zip archive or a workbook; unpack it, or save the sheet as CSV")
+    if magic.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise ConfigError(f"{path}: is UTF-16 text; save the table as UTF-8")
+    table = ParquetTable(path) if magic == b"PAR1" else CsvTable(path, magic.startswith(b"\x1f\x8b"))
+    twice = [name for name, count in Counter(table.header).items() if count > 1 and name]
+    if twice:
+        raise ConfigError(f"{path}: two columns are called {twice[0]!r}")
+    return table
+
+
+def _text_size(path: Path, zipped: bool) -> int:
+    """Bytes of text in a file; for a .gz a guess, as its end tells the size modulo 2^32 of its last part only."""
+    size = path.stat().st_size
+    if not zipped:
+        return size
+    with path.open("rb") as file:
+        file.seek(-4, io.SEEK_END)
+        return max(int.from_bytes(file.read(4), "little"), 4 * size)
+
+
+def _unquoted(line: str) -> str:
+    return "".join(part for place, part in enumerate(line.split('"')) if place % 2 == 0)
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,99 @@
+"""Where an interrupted run goes on: everything public that the next step needs, kept after every step.
+
+The order of writing makes resuming safe. A release is in the ledger before it exists, and in the checkpoint after it was used;
+a run killed in between has paid for a step it does not know the result of. Seeded noise is the same when the step is
+repeated, so a simulation repeats it, and the ledger does not count it twice. Secure noise would be fresh: the same users
+would be released twice for one entry. So that step is given up: it stays paid for, and its users count as missing.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from privfed.foundation.atomic_files import write_atomically
+from privfed.foundation.errors import BudgetError, ConfigError
+
+FILE = "checkpoint.npz"
+
+
+def save(folder: Path, strategy: Any, rows: Sequence[str]) -> None:
+    """Keep the state after a step. rows: what was recorded of each step so far, as JSON, so that none is encoded twice."""
+    arrays = {f"shared_{i}": array for i, array in enumerate(strategy.shared)}
+    arrays |= {f"memory_{name}": array for name, array in strategy.memory().items()}
+    facts = {
+        "done": strategy.done,
+        "started": strategy.started,
+        "clips": strategy.clips,
+        "notes": [] if strategy.init is None else list(strategy.init.notes),
+        "releases": len(strategy.federation.gate.ledger.releases),
+        "chain": strategy.federation.gate.ledger.chain,
+    }
+    text = f'{json.dumps(facts)[:-1]}, "rows": [{", ".join(rows)}]}}'
+    content = io.BytesIO()
+    np.savez(content, facts=np.frombuffer(text.encode(), dtype=np.uint8), **arrays)
+    write_atomically(folder / FILE, content.getvalue())
+
+
+def restore(folder: Path, strategy: Any) -> list[dict[str, Any]]:
+    """Put a freshly made strategy where the interrupted run was, and reopen its ledger. Returns the rows so far."""
+    ledger, rows, releases, chain = strategy.federation.gate.ledger, [], 0, ""
+    if (folder / FILE).exists():
+        known, arrays = read(folder)
+        strategy.shared = [arrays[f"shared_{i}"] for i in range(sum(name.startswith("shared_") for name in arrays))]
+        strategy.recall({name.removeprefix("memory_"): array for name, array in arrays.items() if name.startswith("memory_")})
+        strategy.done, strategy.started, strategy.clips = known["done"], known["started"], known["clips"]
+        if strategy.init is not None:
+            strategy.init.notes = tuple(known["notes"])
+        rows, releases, chain = known["rows"], known["releases"], known["chain"]
+    unknown = ledger.reopen(folder / "ledger.jsonl", releases, chain)
+    if unknown and strategy.federation.gate.source.repeatable:
+        ledger.expect(unknown)
+    elif unknown:
+        paid = {(release.name, release.round) for release in unknown}
+        while strategy.done < len(strategy.plan) and paid & released_in(strategy, strategy.plan[strategy.done]):
+            rows.append(_give_up(strategy))
+        if strategy.done == len(strategy.plan) and not strategy.shared:
+            raise BudgetError("every step was paid for, and all results are lost; start a new run")
+    return rows
+
+
+def read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The facts and the arrays of a checkpoint."""
+    try:
+        with np.load(folder / FILE) as file:
+            arrays = dict(file)
+        return json.loads(arrays.pop("facts").tobytes()), arrays
+    except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
+        raise ConfigError(f"{folder / FILE}: cannot be read ({error}); the run cannot be resumed") from error
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """The rows of the steps that a run in progress has done."""
+    done: list[dict[str, Any]] = read(folder)[0]["rows"] if (folder / FILE).exists() else []
+    return done
+
+
+def released_in(strategy: Any, step: Any) -> set[tuple[str, int]]:
+    """Names and rounds of what a step releases."""
+    return {(name, step.round) for name, _ in strategy.costs(step)}
+
+
+def _give_up(strategy: Any) -> dict[str, Any]:
+    """Count the next step as over, without its result."""
+    step = strategy.plan[strategy.done]
+    if step.task != strategy.task or not step.releases:
+        raise BudgetError(
+            f"the run was stopped while its {step.task} step was being released: that is paid for, and its result is lost. "
+            "Nothing can be learnt without it; start a new run"
+        )
+    strategy.done += 1
+    users = sum(strategy.federation.asked(strategy.groups, step.group).values())
+    row = {"step": strategy.done, "task": step.task, "round": step.round, "users": users}
+    return row | {"epsilon": strategy.federation.gate.ledger.epsilon, "missing_users": users, "seconds": 0.0}

@@ -1,0 +1,211 @@
+"""A sweep: every combination of comma-separated settings is a run, several at a time in processes of one thread each.
+
+python -m privfed.run -m eps=1,2,4 seed=0,1,2
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import traceback
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from privfed.experiment.sweep_settings import Choice, combinations, names_of
+from privfed.experiment.worker_pool import Lost, Pool
+from privfed.foundation.atomic_files import write_atomically
+from privfed.foundation.errors import BudgetError, ConfigError, PrivfedError, check_whole
+from privfed.report.past_runs import SWEEP, Setting, find, read_json, settings_of, shown
+from privfed.report.progress import PatientConsole, SweepProgress, show_sweep
+from privfed.report.wording import error_of
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Why a run could not be made, in one line."""
+
+    message: str
+    exit_code: int = 1
+
+
+def work(task: tuple[str, Any, Any]) -> Any:
+    """In a process of the pool: check one configuration, or do one run. Whatever goes wrong is an answer, too."""
+    kind, first, second = task
+    try:
+        return check(first, second) if kind == "check" else perform(Path(first), second)
+    except PrivfedError as error:
+        return Failed(str(error), error.exit_code)
+    except Exception as error:
+        with suppress(OSError):
+            if kind == "run":
+                write_atomically(Path(first) / "error.txt", traceback.format_exc().encode())
+        return Failed(f"{type(error).__name__}: {' '.join(str(error).split())}")
+
+
+def check(overrides: Sequence[str], config_dir: str | None) -> str:
+    """The whole configuration of one run, as YAML: one thread, and as many nodes as the run would have by itself."""
+    from privfed.config.composition import compose
+    from privfed.experiment.wiring import Experiment
+    from privfed.report import loggers
+
+    cfg = compose(overrides, config_dir)
+    if cfg.runtime.name == "ray":
+        raise ConfigError.of("runtime", "ray", "takes all cores for one run already; make these runs one by one")
+    loggers.chosen(cfg)
+    experiment = Experiment(cfg)
+    if "threads" in cfg.runtime:
+        cfg.runtime.nodes, cfg.runtime.threads = len(experiment.nodes), cfg.runtime.threads or 1
+    return OmegaConf.to_yaml(cfg)
+
+
+def perform(folder: Path, resume: bool) -> Any:
+    """Do the run whose configuration is in the folder, or go on with it. Returns its result."""
+    from privfed.commands.run import carry_out
+    from privfed.config.composition import load
+    from privfed.experiment.wiring import Experiment
+
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # the most memory held so far is forgotten: that was another run's
+    cfg = load(folder)
+    carry_out(Experiment(cfg), folder, resume)
+    return read_json(folder / "result.json")
+
+
+def execute(overrides: Sequence[str], config_dir: str | None, jobs: int | None, resumed: Path | None, quiet: bool) -> None:
+    """Check all combinations, then run those that are not done yet, and sum up."""
+    # One process more than cores: while one waits for its ledger to be on the disk, another computes.
+    jobs = len(os.sched_getaffinity(0)) + 1 if jobs is None else check_whole("--jobs", jobs)
+    if resumed is not None:
+        folder, names = resumed, runs_of(resumed)
+        with Pool(min(jobs, len(names)), work) as pool:
+            _run_all(pool, folder, names, quiet)
+        return
+    wanted = combinations(overrides)
+    with Pool(min(jobs, len(wanted)), work) as pool:
+        texts = _check_all(pool, [line for _, line in wanted], config_dir)
+        folder = _prepare(overrides, [choice for choice, _ in wanted], texts)
+        _run_all(pool, folder, runs_of(folder), quiet)
+
+
+def runs_of(folder: Path) -> list[str]:
+    """The names of the runs of a sweep."""
+    runs = read_json(folder / SWEEP).get("runs")
+    if not isinstance(runs, dict) or not runs:
+        raise ConfigError(f"{folder / SWEEP}: cannot be read (it names no runs)")
+    return list(runs)
+
+
+def _check_all(pool: Pool, lines: Sequence[list[str]], config_dir: str | None) -> list[str]:
+    """The configuration of every combination; the first one that is refused stops everything, before anything is done."""
+    answers = {}
+    try:
+        for (_, line, _), answer in pool.map(deque(("check", line, config_dir) for line in lines)):
+            answers[tuple(line)] = answer
+            if isinstance(answer, Lost):
+                raise PrivfedError(f"{' '.join(line)}: {answer} while the settings were checked; nothing was started")
+            if isinstance(answer, Failed):
+                kinds = {error.exit_code: error for error in (ConfigError, BudgetError)}
+                raise kinds.get(answer.exit_code, PrivfedError)(f"{answer.message} (nothing was started)")
+    except KeyboardInterrupt as error:
+        raise PrivfedError("interrupted; nothing was started") from error
+    return [answers[tuple(line)] for line in lines]
+
+
+def _prepare(overrides: Sequence[str], choices: Sequence[Choice], texts: Sequence[str]) -> Path:
+    """The sweep's folder, with a folder and a configuration for every run."""
+    from privfed.commands.run import prepare_folder
+
+    out = OmegaConf.create(texts[0]).out
+    traces = (SWEEP, "result.json", "ledger.jsonl", "*/ledger.jsonl")
+    if out is not None and any(any(Path(out).glob(trace)) for trace in traces):
+        raise ConfigError.of("out", out, "already holds runs; go on with --resume, or choose another folder")
+    folder = prepare_folder(out, "multi")
+    runs = names_of(choices)
+    for name, text in zip(runs, texts, strict=True):
+        (folder / name).mkdir(exist_ok=True)
+        cfg = OmegaConf.create(text)
+        cfg.out = str(folder / name)
+        write_atomically(folder / name / "config.yaml", OmegaConf.to_yaml(cfg).encode())
+    content = {"overrides": list(overrides), "runs": runs}
+    write_atomically(folder / SWEEP, (json.dumps(content, indent=2) + "\n").encode())
+    return folder
+
+
+def _run_all(pool: Pool, folder: Path, names: Sequence[str], quiet: bool) -> None:
+    """Every run that has no result yet, then the summary of all."""
+    done = {name for name in names if (folder / name / "result.json").exists()}
+    waiting = deque(("run", str(folder / name), _begun(folder / name)) for name in names if name not in done)
+    failed: dict[str, str] = {}
+    lost: set[str] = set()
+    with SweepProgress(len(names), len(done), folder, quiet) as progress:
+        try:
+            for (_, path, _), answer in pool.map(waiting):
+                name = Path(path).name
+                if isinstance(answer, Lost) and name not in lost:
+                    lost.add(name)
+                    waiting.appendleft(("run", path, _begun(Path(path))))
+                    progress.say(f"{name}: {answer}; trying again")
+                elif isinstance(answer, Lost | Failed):
+                    failed[name] = str(answer) if isinstance(answer, Lost) else answer.message
+                    progress.done(name, None, failed[name])
+                else:
+                    done.add(name)
+                    progress.done(name, answer)
+        except KeyboardInterrupt as error:
+            words = f"interrupted; {len(done)} of {len(names)} runs are done, go on with --resume {folder}"
+            raise PrivfedError(words) from error
+        finally:
+            pool.close()
+    if done:
+        sum_up(folder, quiet)
+    if failed:
+        raise PrivfedError(f"{len(failed)} of {len(names)} runs failed; try them again with --resume {folder}")
+
+
+def _begun(folder: Path) -> bool:
+    """Whether an interrupted run is to be gone on with: without a ledger nothing was released, and it starts anew."""
+    return (folder / "ledger.jsonl").exists()
+
+
+def sum_up(folder: Path, quiet: bool) -> None:
+    """summary.csv and report.html of the runs that are done, and a table of them."""
+    from privfed.report.comparison_page import SEVERAL, add_up, comparison_page  # takes a while to import
+
+    runs = find([folder])
+    settings = settings_of(runs)
+    write_atomically(folder / "summary.csv", summary(settings).encode())
+    page = comparison_page(runs, folder, folder.name)
+    write_atomically(folder / "report.html", page.encode())
+    if quiet:
+        return
+    show_sweep(settings)
+    console = PatientConsole(highlight=False)
+    if add_up(runs):
+        console.print(SEVERAL)
+    console.print(f"written to {folder}: summary.csv, report.html, and a folder a run", soft_wrap=True)
+
+
+def summary(settings: Sequence[Setting]) -> str:
+    """One line a setting: what it is, its error over the seeds, and what its runs spent."""
+    table = io.StringIO()
+    keys = list(settings[0].line | settings[0].budget)
+    head = [*keys, "runs", "metric", "error_mean", "error_std", "epsilon", "delta", "neighbouring", "guarantee", "seconds"]
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(head)
+    for s in settings:
+        result = s.runs[0].result
+        privacy, metric = result["privacy"], error_of(result["metrics"])
+        told = [metric, s.error if metric else "", "" if s.spread is None else s.spread]
+        seconds = sum(run.result["time"]["total_s"] for run in s.runs)
+        own = [shown(value) for value in (s.line | s.budget).values()]
+        claim = [privacy[key] for key in ("delta", "neighbouring", "guarantee")]
+        writer.writerow([*own, len(s.runs), *told, s.epsilon, *claim, round(seconds, 3)])
+    return table.getvalue()

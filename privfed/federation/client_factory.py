@@ -1,0 +1,113 @@
+"""How a node makes its client from settings alone: the same in this process, in a worker and on another machine."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from privfed.data.cohort import Cohort
+from privfed.foundation.errors import ConfigError
+from privfed.kernels.gradients import prepare
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class NodeFactory:
+    """Makes clients. Holds plain settings only, what to make by `_target_`: it can be pickled, or sent as JSON."""
+
+    client: Settings
+    init: Settings | None
+    data: Settings
+    seed: int
+    private: str | None = None
+    """The folder where nodes keep what their users remember from round to round, besides in memory."""
+
+    @classmethod
+    def of(cls, cfg: DictConfig) -> NodeFactory:
+        """What nodes need to know of a configuration."""
+        client, init, data = (
+            OmegaConf.to_container(part) if part else None for part in (cfg.algo.client, cfg.init.client, cfg.data)
+        )
+        return cls(client, init, data, cfg.seed)  # type: ignore[arg-type]
+
+    @cached_property
+    def source(self) -> Any:
+        """Where the users' data come from."""
+        return build(self.data)(seed=self.seed)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NodeFactory, (self.client, self.init, self.data, self.seed, self.private)
+
+    def keeping(self, folder: Path) -> NodeFactory:
+        """The same, with nodes that keep what their users remember in this folder; data need not be made again."""
+        made = replace(self, private=str(folder))
+        made.__dict__["source"] = self.source
+        return made
+
+    def __call__(self, users: range) -> Any:
+        """The client of a node that serves these users, with only their data."""
+        prepare()
+        client = self.serving(self.source.cohort(users.start, users.stop))
+        if self.private is not None and client.memory is not None:
+            client.memory.keep_in(Path(self.private))
+        return client
+
+    def welcome(
+        self, users: range, about: str = "the federation", published: bool = False, simulated: bool = False
+    ) -> dict[str, Any]:
+        """What a node in another process makes its client from: settings, and the public numbers of its users.
+
+        published: the node only takes a finished model. simulated: its users are registered as simulated ones.
+        """
+        data = self.source
+        return {
+            "client": self.client,
+            "init": self.init,
+            "data": self.data,
+            "seed": self.seed,
+            "users": [users.start, users.stop],
+            "d": data.d,
+            "columns": getattr(data, "columns", None),
+            "error": data.error,
+            "about": about,
+            "published": published,
+            "simulated": simulated,
+        }
+
+    def serving(self, cohort: Cohort) -> Any:
+        """A client for these users."""
+        init = None if self.init is None else build(self.init)()
+        return build(self.client)(cohort=cohort, init=init)
+
+
+def build(node: Settings | DictConfig) -> Callable[..., Any]:
+    """The constructor named by `_target_` with the configured arguments; what does not fit is a ConfigError."""
+    target = node.get("_target_")
+    try:
+        factory = instantiate(node, _partial_=True)
+    except InstantiationException as error:
+        if isinstance(error.__cause__, ConfigError):  # a part of it said what is wrong with its own settings
+            raise error.__cause__ from error
+        if "No module named 'torch'" in f"{error} {error.__cause__}":
+            raise ConfigError(f"{target}: needs PyTorch; install it with pip install 'privfed[networks]'") from error
+        raise ConfigError(f"{target}: cannot be made: {' '.join(str(error.__cause__ or error).split())}") from error
+    if not callable(factory):
+        raise ConfigError(f"{dict(node)}: has no _target_ to say what to make")
+
+    def make(**more: Any) -> Any:
+        try:
+            inspect.signature(factory.func).bind(**factory.keywords, **more)
+        except TypeError as error:
+            raise ConfigError(f"{target}: its settings do not fit: {error}") from error
+        return factory(**more)
+
+    return make

@@ -1,0 +1,102 @@
+"""What a strategy is given: who takes part, the noise gate, the budget and its split, and where progress goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from privfed.data.cohort import groups_of
+from privfed.foundation.errors import check_number, check_positive
+from privfed.foundation.linalg import Array
+from privfed.privacy.clip_norms import AUTO
+from privfed.privacy.gate import NoiseGate
+
+
+@dataclass(frozen=True)
+class PrivacySettings:
+    """The `privacy` group: clip norms, how the budget is split, and fixed noise where that is asked for.
+
+    Shares are of mu^2, the quantity that adds up: `clip_share` goes to private clip norms (only when one is `auto`),
+    `init_share` of the rest to the initialiser, what remains to the rounds in equal parts.
+    """
+
+    clip: float | str | None
+    quantile: float
+    init_share: float
+    clip_share: float
+    noise_multiplier: float | None
+
+    def __post_init__(self) -> None:
+        for key in ("quantile", "init_share", "clip_share"):
+            allowed = "must lie strictly between 0 and 1"
+            check_number(f"privacy.{key}", getattr(self, key), lambda x: 0 < x < 1, allowed)
+        if self.clip is not None:
+            check_clip("privacy.clip", self.clip)
+        if self.noise_multiplier is not None:
+            check_positive("privacy.noise_multiplier", self.noise_multiplier)
+
+
+def check_clip(key: str, clip: float | str) -> float | str:
+    """A clip norm as given, or a clear error."""
+    if clip != AUTO:
+        check_number(key, clip, lambda x: 1e-100 < x < 1e100, "must be a positive number, or auto")
+    return clip
+
+
+@dataclass(eq=False)
+class Federation:
+    """The public frame of a run, the same for every algorithm."""
+
+    nodes: Mapping[str, range]
+    """Registered nodes and the users behind each: known in advance, never taken from a message."""
+    d: int
+    k: int
+    seed: int
+    gate: NoiseGate
+    privacy: PrivacySettings
+    init: Any = None
+    """The server half of the initialiser."""
+    error: str = "mse"
+    """What is to be made small: mse (targets are numbers), risk (labels -1 and 1) or frobenius."""
+    personal: bool = False
+    """A simulation whose users' own predictors can be judged at the end."""
+    schema: Any = None
+    """What the columns of a table mean, where data are one."""
+    U_star: Array | None = None
+    """The true representation, in simulations."""
+    validate: Callable[[list[Array]], dict[str, float]] | None = None
+    """Error of a published model on fresh public users, where there are some."""
+    on_step: Callable[[dict[str, Any]], None] = field(default=lambda row: None)
+    join_timeout: float = 600
+    """Seconds to wait for all nodes before the first step."""
+    rejoin_timeout: float = 0
+    """Seconds to wait in later steps until enough users are connected."""
+    quorum: float = 0.0
+    """Fraction of the users a step needs; with fewer the run stops, and can be resumed."""
+    strict: bool = True
+    """A node that fails stops the run (in one process, where it is a bug); otherwise its users count as zero."""
+    publish: bool = False
+    """Whether nodes are sent the published model at the end, so that their users can fit final heads."""
+    ready: float = 0.0
+    """When every node had joined (time.perf_counter)."""
+
+    @property
+    def n(self) -> int:
+        """The public number of users: the divisor of every mean, whoever replies."""
+        return sum(len(users) for users in self.nodes.values())
+
+    def asked(self, groups: int, group: int | None) -> dict[str, int]:
+        """Registered users of each node who take part: all, or those of one of so many disjoint groups."""
+        if group is None:
+            return {cid: len(users) for cid, users in self.nodes.items()}
+        return {cid: counts[group] for cid, counts in self._by_group(groups).items()}
+
+    @lru_cache(maxsize=1)  # noqa: B019  one federation a run
+    def _by_group(self, groups: int) -> dict[str, list[int]]:
+        n = self.n
+        members = {cid: groups_of(np.asarray(users, dtype=np.int64), n, groups, self.seed) for cid, users in self.nodes.items()}
+        return {cid: np.bincount(mine, minlength=groups).tolist() for cid, mine in members.items()}

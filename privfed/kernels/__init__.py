@@ -1,0 +1,1 @@
+"""Compiled loops over users, each with a NumPy twin."""

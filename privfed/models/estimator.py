@@ -1,0 +1,198 @@
+"""A published model as an estimator in scikit-learn's manner: a user's own rows in, a personal model out, nothing leaves.
+
+model = privfed.load("runs/mine")
+model.predict(X)                        # the global model: the same for everybody
+model.personalize(X, y).predict(X)      # with a head fitted to one user's rows
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privfed.data.tables.in_memory import rows_of
+from privfed.data.tables.ragged_cohort import Rows
+from privfed.data.tables.schema import Schema, plain
+from privfed.foundation.errors import ConfigError, nearest
+from privfed.foundation.linalg import Array
+from privfed.models.head_fitting import fit_head, no_heads
+from privfed.models.linear import LinearModel
+from privfed.models.published import Model, Published, read
+
+
+class PersonalModel:
+    """The model that a run published, and once fitted the head of one user, `head_`.
+
+    X: for a run on a table raw values, as a mapping {column: values}, a data frame, or an array (m, features) in the order of
+    `feature_names_in_`; for other runs an array (m, d). y: (m,), numbers or labels. No row at all is fine: the head is then 0.
+    """
+
+    def __init__(self, run: str | os.PathLike[str]) -> None:
+        self.run = run
+
+    @cached_property
+    def published(self) -> Published:
+        """What is in the run's folder."""
+        return read(Path(self.run))
+
+    @property
+    def model(self) -> Model:
+        """Its arrays, and what to do with them."""
+        return self.published.model
+
+    # Fitting.
+
+    def fit(self, X: Any, y: Any) -> PersonalModel:
+        """Fit the head to a user's rows."""
+        if y is None:
+            raise ConfigError("y: must be given to fit a head")
+        self.head_ = fit_head(self.model, self._rows(X, y, fitting=True))
+        return self
+
+    def personalize(self, X: Any, y: Any) -> PersonalModel:
+        """The same for one user, as a model of its own; this one stays as it is."""
+        return copy.copy(self).fit(X, y)
+
+    # Predicting.
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Targets (t,) in the table's units, or labels; by the global model alone where no head was fitted."""
+        answers = self.model.answers(self._scores(self._rows(X)))
+        labels = self._labels
+        return answers if labels is None else labels[answers.astype(np.intp)]
+
+    def decision_function(self, X: Any) -> Array:
+        """Least-squares scores of labels, no probabilities: (t,), positive for the second of two labels, or (t, C)."""
+        if self._labels is None:
+            raise ConfigError("decision_function: the target is a number, not a label; use predict")
+        scores = self._scores(self._rows(X))
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def score(self, X: Any, y: Any) -> float:
+        """Accuracy for labels, R^2 for numbers: the share of the variance of y that is predicted."""
+        rows = self._rows(X, y)
+        if not len(rows):
+            raise ConfigError("X: there is no row to score")
+        losses = self.model.losses(self._scores(rows), rows.y)
+        if self._labels is not None:
+            return float(1.0 - np.mean(losses))
+        total = np.sum((rows.y - np.mean(rows.y)) ** 2)
+        if total == 0:
+            return float(np.sum(losses) == 0)
+        return float(1.0 - np.sum(losses) / total)
+
+    def _scores(self, rows: Rows) -> Array:
+        head = getattr(self, "head_", None)
+        if head is None and isinstance(self.model, LinearModel):
+            raise ConfigError(f"{self.run}: has no global model; fit(X, y) a head before you predict")
+        X = self.model.rows(rows.numbers, rows.codes)
+        return self.model.scores(X, no_heads(self.model, 1)[0] if head is None else head)
+
+    def _rows(self, X: Any, y: Any = None, fitting: bool = False) -> Rows:
+        if isinstance(self.model, LinearModel):
+            return _plain_rows(X, y, len(self.model.U))
+        return rows_of(self._schema, X, y, fitting)
+
+    @property
+    def _schema(self) -> Schema:
+        assert self.published.schema is not None
+        return self.published.schema
+
+    # What scikit-learn asks about.
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """Labels (C,) in the order of scores: whole numbers or truth values where all are, otherwise text."""
+        if self._labels is None:
+            raise AttributeError("classes_: the target is a number, not a label")
+        return self._labels
+
+    @cached_property
+    def _labels(self) -> NDArray[Any] | None:
+        if isinstance(self.model, LinearModel) or self._schema.target.labels is None:
+            return None
+        texts = [plain(label) for label in self._schema.target.labels]
+        if set(texts) == {"true", "false"}:
+            return np.array([text == "true" for text in texts])
+        whole = all(text.lstrip("-").isdecimal() and str(int(text)) == text for text in texts)
+        return np.array([int(text) for text in texts] if whole else self._schema.target.labels)
+
+    @property
+    def n_features_in_(self) -> int:
+        """Columns of X."""
+        return len(self.model.U) if isinstance(self.model, LinearModel) else len(self._schema.features)
+
+    @property
+    def feature_names_in_(self) -> NDArray[Any]:
+        """The names of a table's columns."""
+        if isinstance(self.model, LinearModel):
+            raise AttributeError("feature_names_in_: the columns of this run have no names")
+        return np.array([feature.name for feature in self._schema.features], dtype=object)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The run's folder."""
+        return {"run": self.run}
+
+    def set_params(self, **params: Any) -> PersonalModel:
+        """Another run: a head that was fitted is gone."""
+        for name in params:
+            if name != "run":
+                raise ConfigError(f"{name}: is no parameter; {nearest(name, ['run'])}")
+        if params:
+            self.__dict__.clear()
+            self.run = params["run"]
+        return self
+
+    @property
+    def _estimator_type(self) -> str:
+        return "regressor" if self._labels is None else "classifier"
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import ClassifierTags, InputTags, RegressorTags, Tags, TargetTags
+
+        kind: dict[str, Any] = (
+            {"regressor_tags": RegressorTags()} if self._labels is None else {"classifier_tags": ClassifierTags()}
+        )
+        takes = InputTags(two_d_array=True, string=True, categorical=True, allow_nan=True)
+        return Tags(self._estimator_type, TargetTags(required=True), input_tags=takes, **kind)
+
+    def export(self, path: str | os.PathLike[str]) -> None:
+        """Write the shared part, without any head, for other programs: as .safetensors, .onnx or .pt2."""
+        from privfed.models.export import export
+
+        export(self.published, Path(path))
+
+    def __repr__(self) -> str:
+        return f"privfed.load({os.fspath(self.run)!r})" + (" with a head" if hasattr(self, "head_") else "")
+
+
+def load(run: str | os.PathLike[str]) -> PersonalModel:
+    """The model in a finished run's folder; what is wrong with it is said at once."""
+    personal = PersonalModel(run)
+    personal.model  # noqa: B018
+    return personal
+
+
+def _plain_rows(X: Any, y: Any, d: int) -> Rows:
+    """Numbers X (m, d) and y (m,), checked."""
+    try:
+        numbers = np.asarray(X, dtype=np.float64)
+        targets = np.full(len(numbers), np.nan) if y is None else np.asarray(y, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"X, y: must be arrays of numbers ({error})") from error
+    if numbers.ndim == 1 and not numbers.size:
+        numbers = numbers.reshape(0, d)
+    if numbers.ndim != 2 or numbers.shape[1] != d:
+        raise ConfigError(f"X: must be of shape (rows, {d}), and is of {numbers.shape}")
+    if targets.shape != (len(numbers),):
+        raise ConfigError(f"y: must be of shape ({len(numbers)},) as X is of {numbers.shape}, and is of {targets.shape}")
+    for name, array in (("X", numbers), *(() if y is None else (("y", targets),))):
+        if not np.isfinite(array).all():
+            raise ConfigError(f"{name}: row {int(np.argwhere(~np.isfinite(array))[0][0]) + 1} has a value that is not finite")
+    return Rows(numbers, np.empty((len(numbers), 0), np.int32), targets)  # type: ignore[arg-type]

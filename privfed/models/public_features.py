@@ -1,0 +1,195 @@
+"""A fixed description of pictures that nobody's data were used for: edges, colours and whitened random patches.
+
+Each block describes a picture and its mirror image together, has unit length, and is weighted by how much it varies over
+procedural pictures (`scenes`). The top principal directions of the description of those pictures are a public basis of low
+dimension, in which something can be learnt privately.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from privfed.foundation.errors import ConfigError, check_number, check_positive, check_whole
+from privfed.foundation.seeding import generator
+from privfed.models.procedural_images import scenes
+
+LEAST = 8
+"""Pixels a side that a picture must have."""
+BATCH = 100
+"""Pictures described at a time."""
+PATCH, FLAT, RIDGE, THRESHOLD = 5, 0.01, 0.05, 2.0
+"""Side of a patch, what keeps flat patches from being blown up, regularisation of the whitening, and of the responses."""
+OPPONENTS = torch.nn.functional.normalize(torch.tensor([[1.0, 1.0, 1.0], [1.0, -1.0, 0.0], [0.5, 0.5, -1.0]]), dim=1)
+"""Brightness, red against green, yellow against blue."""
+
+
+class PublicFeatures:
+    """Features (D,) of a picture of this shape and the basis (D, k).
+
+    patches: how many random filters. pictures: how many procedural pictures filters, weights and basis come from. weights: of
+    edges, colours and patches.
+    """
+
+    def __init__(
+        self, shape: Sequence[int], classes: int, k: int, patches: int, pictures: int, weights: Sequence[float]
+    ) -> None:
+        for key, value in (("model.k", k), ("model.patches", patches), ("model.pictures", pictures)):
+            check_whole(key, value)
+        if isinstance(weights, int | float | str) or len(weights) != 3:
+            raise ConfigError.of("model.weights", weights, "give three: of edges, colours and patches")
+        for weight in weights:
+            check_positive("model.weights", weight)
+        size = (int(shape[0]), int(shape[1]), int(shape[2]))
+        if min(size[1:]) < LEAST:
+            raise ConfigError.of(
+                "data.shape", list(shape), f"too small for {PATCH}x{PATCH} patches: at least {LEAST} pixels a side"
+            )
+        self.shape, self.classes, self.k = size, classes, k
+        features = sum(
+            block.shape[1]
+            for block in blocks(torch.zeros(1, *size), cell_of(size), torch.zeros(patches, size[0], PATCH, PATCH))
+        )
+        check_number("model.k", k, lambda x: x <= features, f"cannot be larger than the {features} features of a picture")
+        self._settings = (size, k, patches, pictures, tuple(float(weight) for weight in weights))
+
+    @property
+    def basis(self) -> NDArray[np.float32]:
+        """Principal directions (D, k) of the features of procedural pictures."""
+        return self._frame.basis
+
+    @property
+    def _frame(self) -> Frame:
+        with _one_at_a_time:  # nodes in threads share it
+            return frame(*self._settings)
+
+    def __call__(self, X: NDArray[np.generic]) -> NDArray[np.float32]:
+        """Pixels X (..., d) from 0 to 255 -> (..., D)."""
+        torch.set_num_threads(1)  # of this thread: cohorts are the parallelism
+        known, flat = self._frame, np.ascontiguousarray(X).reshape(-1, *self.shape)
+        described = np.empty((len(flat), len(known.basis)), dtype=np.float32)
+        for start in range(0, len(flat), BATCH):
+            pixels = torch.from_numpy(flat[start : start + BATCH]).float()
+            described[start : start + BATCH] = known.describe(pixels / 255.0)
+        return described.reshape(*X.shape[:-1], -1)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What follows from the settings alone: filters (K, C, 5, 5), the cells' side, the blocks' scales and the basis (D, k)."""
+
+    cell: int
+    filters: Tensor
+    scales: tuple[float, ...]
+    basis: NDArray[np.float32]
+
+    def describe(self, x: Tensor) -> NDArray[np.float32]:
+        """Pictures (N, C, H, W) between 0 and 1 -> (N, D)."""
+        described = blocks(x, self.cell, self.filters)
+        return torch.cat([scale * block for scale, block in zip(self.scales, described, strict=True)], 1).numpy()
+
+
+_one_at_a_time = threading.Lock()
+
+
+@lru_cache(maxsize=4)
+def frame(shape: tuple[int, int, int], k: int, patches: int, pictures: int, weights: tuple[float, ...]) -> Frame:
+    """Made from procedural pictures: always the same for the same settings."""
+    public = torch.from_numpy(scenes(pictures, shape))
+    filters, cell = whitened_patches(public[: max(1, pictures // 2)], patches), cell_of(shape)
+    parts = [blocks(some, cell, filters) for some in public.split(BATCH)]
+    described = [torch.cat(block).numpy() for block in zip(*parts, strict=True)]
+    scales = tuple(
+        math.sqrt(weight / max(float(block.var(axis=0).sum()), 1e-12)) for weight, block in zip(weights, described, strict=True)
+    )
+    features = np.concatenate([scale * block for scale, block in zip(scales, described, strict=True)], axis=1)
+    centred = (features - features.mean(axis=0)).astype(np.float64)
+    _, vectors = np.linalg.eigh(centred.T @ centred)
+    T = vectors[:, ::-1][:, :k]
+    signs = np.sign(T[np.argmax(np.abs(T), axis=0), np.arange(T.shape[1])])
+    return Frame(cell, filters, scales, (T * signs).astype(np.float32))
+
+
+def cell_of(shape: tuple[int, int, int]) -> int:
+    """Side of the cells in which edges are counted."""
+    return min(shape[1:]) // 4
+
+
+def whitened_patches(pictures: Tensor, count: int) -> Tensor:
+    """Random patches of pictures (N, C, H, W), whitened, of zero mean: (count, C, 5, 5)."""
+    C = pictures.shape[1]
+    patches = pictures.unfold(2, PATCH, 3).unfold(3, PATCH, 3).permute(0, 2, 3, 1, 4, 5).reshape(-1, C * PATCH**2)
+    patches = patches - patches.mean(1, keepdim=True)
+    patches = patches / (patches.var(1, keepdim=True) + FLAT).sqrt()
+    patches = patches[patches.var(1) > 0.3]
+    values, vectors = torch.linalg.eigh(patches.T @ patches / len(patches))
+    W = vectors @ torch.diag((values.clamp(min=0) + RIDGE).rsqrt()) @ vectors.T
+    chosen = np.resize(generator(0, "patches").permutation(len(patches)), count)  # some twice, where pictures are few
+    white = functional.normalize(patches[torch.from_numpy(chosen)] @ W, dim=1) @ W
+    filters = white.reshape(-1, C, PATCH, PATCH)
+    return filters - filters.mean((1, 2, 3), keepdim=True)
+
+
+def blocks(x: Tensor, cell: int, filters: Tensor) -> list[Tensor]:
+    """Edges, colours and patches of pictures x (N, C, H, W) between 0 and 1, and of their mirror images: unit length each."""
+    both = [[edges(y, cell), colours(y), patches(y, filters)] for y in (x, x.flip(3))]
+    sums = [one + other for one, other in zip(*both, strict=True)]
+    sums[2] = sums[2].sqrt()
+    return [functional.normalize(block.flatten(1), dim=1, eps=1e-8) for block in sums]
+
+
+def edges(x: Tensor, cell: int, orientations: int = 9) -> Tensor:
+    """Histograms of the gradients' orientations in cells, each normalised by its neighbourhood."""
+    padded = functional.pad(x, (1, 1, 1, 1), mode="replicate")
+    gx, gy = padded[:, :, 1:-1, 2:] - padded[:, :, 1:-1, :-2], padded[:, :, 2:, 1:-1] - padded[:, :, :-2, 1:-1]
+    length = (gx**2 + gy**2).sqrt()
+    channel = length.argmax(1, keepdim=True)
+    length, gx, gy = (value.gather(1, channel) for value in (length, gx, gy))
+    place = (torch.atan2(gy, gx) / math.pi * orientations) % orientations
+    low = place.floor()
+    share, bin = place - low, low.long() % orientations
+    votes = torch.zeros(len(x), orientations, *x.shape[2:])
+    votes.scatter_add_(1, bin, length * (1 - share))
+    votes.scatter_add_(1, (bin + 1) % orientations, length * share)
+    ramp = torch.cat([torch.arange(1, cell + 1), torch.arange(cell - 1, 0, -1)]).float() / cell
+    window = (ramp[:, None] * ramp).expand(orientations, 1, -1, -1)
+    cells = functional.conv2d(votes, window, stride=cell, padding=cell // 2, groups=orientations) / cell**2
+    energy = functional.avg_pool2d((cells**2).sum(1, keepdim=True), 3, 1, 1, count_include_pad=False)
+    return cells / (energy.sqrt() + 0.02)
+
+
+def colours(x: Tensor, grid: int = 3) -> Tensor:
+    """Histograms of brightness and, where there are colours, of opponent colours, one by one and jointly, on a grid."""
+    if x.shape[1] != 3:
+        histograms = [soft_bins(x.mean(1, keepdim=True), 0.0, 1.0, 6)]
+    else:
+        opponent = torch.einsum("oc,nchw->nohw", OPPONENTS, x)
+        ranges = ((0.0, 1.73), (-0.5, 0.5), (-0.6, 0.6))
+        histograms = [soft_bins(opponent[:, i : i + 1], *limits, 6) for i, limits in enumerate(ranges)]
+        red, yellow = soft_bins(opponent[:, 1:2], -0.3, 0.3, 5), soft_bins(opponent[:, 2:3], -0.4, 0.4, 5)
+        histograms.append((red[:, :, None] * yellow[:, None]).flatten(1, 2))
+    return torch.cat([functional.adaptive_avg_pool2d(h, grid) for h in histograms], 1).sqrt()
+
+
+def soft_bins(value: Tensor, low: float, high: float, bins: int) -> Tensor:
+    """How much each pixel (N, 1, H, W) belongs to each of the bins: (N, bins, H, W)."""
+    centres = torch.linspace(low, high, bins)[None, :, None, None]
+    return (1 - ((value - centres) * (bins - 1) / (high - low)).abs()).clamp(min=0)
+
+
+def patches(x: Tensor, filters: Tensor, stride: int = 2, grid: int = 2) -> Tensor:
+    """Strong responses, of either sign, to filters on patches of equal contrast, pooled over a grid."""
+    mean = functional.avg_pool2d(x.mean(1, keepdim=True), PATCH, stride)
+    variance = functional.avg_pool2d((x**2).mean(1, keepdim=True), PATCH, stride) - mean**2
+    response = functional.conv2d(x, filters, stride=stride) / (variance.clamp(min=0) + FLAT).sqrt()
+    signs = [(response - THRESHOLD).relu(), (-response - THRESHOLD).relu()]
+    return torch.cat([functional.adaptive_avg_pool2d(part, grid) for part in signs], 1)

@@ -1,0 +1,91 @@
+"""What a finished run published, read back from its folder: all that whoever comes after training needs."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from privfed.data.tables.schema import Schema
+from privfed.foundation.errors import ConfigError
+from privfed.foundation.linalg import Array
+from privfed.models.linear import LinearModel
+from privfed.models.table_model import NAMES, TableModel, outputs
+
+Model = TableModel | LinearModel
+
+
+@dataclass(frozen=True)
+class Published:
+    """The arrays of model.npz by name, what result.json says, and the columns of a table."""
+
+    folder: Path
+    arrays: dict[str, Array]
+    result: dict[str, Any]
+    schema: Schema | None
+
+    @cached_property
+    def model(self) -> Model:
+        """The shared part of a linear personal model; an error for runs that have none."""
+        if self.schema is not None and set(NAMES) <= set(self.arrays):
+            return self._table(self.schema)
+        U = self.arrays.get("U")
+        if set(self.arrays) == {"U"} and U is not None and U.ndim == 2 and self.result["algo"] != "jlmargin":
+            return LinearModel(U)
+        if set(NAMES) <= set(self.arrays):
+            raise ConfigError(f"{self.folder}: has no schema.yaml, so nobody knows what the columns of its table mean")
+        what = ", ".join(self.arrays) if len(self.arrays) < 6 else f"{len(self.arrays)} arrays"
+        kinds = "heads are fitted to runs on tables, and to linear ones of fedrep, altmin, centaur and expmech"
+        raise ConfigError(f"{self.folder}: algo={self.result['algo']} published {what or 'nothing'}; {kinds}")
+
+    def _table(self, schema: Schema) -> TableModel:
+        model = TableModel.of(schema, [self.arrays[name] for name in NAMES])
+        k, C, scales = model.scale.size, outputs(schema), (len(schema.numbers) + 1,)
+        shapes = (scales, scales, (schema.d + 1, C), (schema.d, k), (k,))
+        if tuple(array.shape for array in model.arrays) != shapes:
+            raise ConfigError(f"{self.folder}: model.npz is not of the columns in schema.yaml; was one of them edited?")
+        return model
+
+
+def read(folder: str | Path) -> Published:
+    """The published part of a finished run."""
+    folder = Path(folder).expanduser()
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: there is no such folder")
+    if not (folder / "result.json").exists():
+        raise ConfigError(f"{folder}: is not a finished run, as it has no result.json")
+    try:
+        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{folder / 'result.json'}: cannot be read ({' '.join(str(error).split())})") from error
+    if not isinstance(result, dict) or not {"algo", "privacy", "n_users"} <= set(result):
+        raise ConfigError(f"{folder / 'result.json'}: is not the result of a run")
+    return Published(folder, _arrays(folder / "model.npz"), result, _schema(folder / "schema.yaml"))
+
+
+def _arrays(path: Path) -> dict[str, Array]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: np.asarray(file[name]) for name in file}
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path.parent}: has no model.npz, so nothing was published") from error
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ConfigError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
+    for name, array in arrays.items():
+        if array.dtype.kind not in "fiu" or not np.isfinite(array).all():
+            raise ConfigError(f"{path}: {name} is not an array of finite numbers")
+    return arrays
+
+
+def _schema(path: Path) -> Schema | None:
+    if not path.exists():
+        return None
+    try:
+        return Schema.from_yaml(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error

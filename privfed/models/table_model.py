@@ -1,0 +1,145 @@
+"""What is published of a table's users: scales of columns, one global model, a shared representation; heads are added by users.
+
+    x (d,)   encoded row: numbers less their centre in units of their spread, categories one-hot
+    y (C,)   target in the same way; for labels +-1 (two of them) or one-hot less 1/C
+    w (d+1, C)   global model, its first row the intercept
+    U (d, k), scale (k,)   representation, and how long heads are in its directions
+
+    user i predicts    w_0 + x w + [1, x U] V_i        with its own V_i (1 + k, C), by ridge toward 0
+
+V_i is fitted to what the global model leaves over, so its population mean is about 0: ridge toward 0 is ridge toward the mean
+head. A user brings the rows of x U diag(scale) to mean square 1 first, whatever units features have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from privfed.data.tables.ragged_cohort import Codes, Numbers
+from privfed.data.tables.schema import Schema, expand
+from privfed.foundation.linalg import Array
+from privfed.models import ridge
+
+NAMES = ("centre", "spread", "w", "U", "scale")
+"""The published arrays, in the order in which they are announced."""
+CONSTANT = 2.0
+"""Length of the constant that a head sees beside features of mean square 1: personal offsets are shrunk less."""
+PARTS = 64
+"""Into so many parts the interval of a column is cut to see where its values lie."""
+LIMIT, TARGET_LIMIT = 4.0, 8.0
+"""Encoded numbers lie within +-LIMIT, encoded targets within +-TARGET_LIMIT spreads of their centre."""
+
+
+def outputs(schema: Schema) -> int:
+    """C: one for numbers and for two labels, otherwise one a label."""
+    return schema.classes if schema.classes > 2 else 1
+
+
+def public_scales(schema: Schema) -> tuple[Array, Array]:
+    """Centre and spread (p + 1,) of the numeric columns and the target by their public bounds; 0 and 1 where there are none."""
+    bounds = [feature.bounds for feature in schema.numbers] + [None if schema.classes else schema.target.bounds]
+    centre = [0.0 if b is None else (b[0] + b[1]) / 2 for b in bounds]
+    spread = [1.0 if b is None else (b[1] - b[0]) / math.sqrt(12) for b in bounds]  # that of a uniform distribution
+    return np.array(centre), np.array(spread)
+
+
+def unscaled(schema: Schema) -> list[int]:
+    """Places of the numeric columns without public bounds; place p is the target's."""
+    places = [i for i, feature in enumerate(schema.numbers) if feature.bounds is None]
+    return places if schema.classes or schema.target.bounds is not None else [*places, len(schema.numbers)]
+
+
+@dataclass(frozen=True)
+class TableModel:
+    """The published arrays; those that are not there yet are empty."""
+
+    schema: Schema
+    centre: Array
+    spread: Array
+    w: Array
+    U: Array
+    scale: Array
+
+    @classmethod
+    def of(cls, schema: Schema, arrays: Sequence[Any]) -> TableModel:
+        """From announced arrays."""
+        return cls(schema, *(np.asarray(array) for array in arrays))
+
+    @classmethod
+    def before(cls, schema: Schema) -> TableModel:
+        """Before anything is released: public scales, and nothing else."""
+        d, C = schema.d, outputs(schema)
+        return cls(schema, *public_scales(schema), np.zeros((d + 1, C)), np.zeros((d, 0)), np.zeros(0))
+
+    @property
+    def arrays(self) -> list[Array]:
+        """As they are announced and published."""
+        return [self.centre, self.spread, self.w, self.U, self.scale]
+
+    def rows(self, numbers: Numbers, codes: Codes) -> Array:
+        """Encoded rows: numbers (..., p), codes (..., q) -> (..., d)."""
+        return expand(self.schema, numbers, codes, self.centre[:-1], self.spread[:-1], LIMIT)
+
+    def targets(self, y: Array) -> Array:
+        """Encoded targets: y (...) -> (..., C)."""
+        if not self.schema.classes:
+            return np.clip((y - self.centre[-1]) / self.spread[-1], -TARGET_LIMIT, TARGET_LIMIT)[..., None]
+        if self.schema.classes == 2:
+            return np.where(y == 1, 1.0, -1.0)[..., None]
+        return (y[..., None] == np.arange(self.schema.classes)) - 1.0 / self.schema.classes
+
+    def base(self, X: Array) -> Array:
+        """What the global model says: X (..., d) -> (..., C)."""
+        return self.w[0] + X @ self.w[1:]
+
+    def features(self, X: Array) -> Array:
+        """What a head sees of the representation: X (..., d) -> (..., k)."""
+        return np.asarray(X @ self.U)
+
+    def head_rows(self, P: Array) -> tuple[Array, Array]:
+        """[1, features in the user's units] (B, m, 1 + k), and the factors (B, k) that made them; P: features (B, m, k)."""
+        S = P * self.scale
+        factors = self.scale / np.sqrt(ridge.lengths(S))[:, None]
+        return np.concatenate([np.full((*P.shape[:2], 1), CONSTANT), P * factors[:, None, :]], axis=2), factors
+
+    def own(self, X: Array, R: Array) -> tuple[Array, Array, ridge.Heads]:
+        """Head rows Q (B, m, 1 + k), their factors (B, k) and users' ridge heads to what the global model leaves over, R."""
+        Q, factors = self.head_rows(self.features(X))
+        return Q, factors, ridge.fit_heads(Q, R, np.ones(len(X)))
+
+    def fit(self, X: Array, Y: Array) -> Array:
+        """Heads (B, 1 + k, C) of some users with encoded rows X (B, m, d) and targets Y (B, m, C); without U only an offset."""
+        _, factors, heads = self.own(X, Y - self.base(X))
+        units = np.concatenate([np.full((len(X), 1), CONSTANT), factors], axis=1)
+        return heads.V * units[:, :, None]
+
+    def left_out(self, X: Array, Y: Array) -> Array:
+        """What heads fitted without a row, at the strengths that `fit` chooses, say of it: (B, m, C)."""
+        R = Y - self.base(X)
+        Q, _, heads = self.own(X, R)
+        return Y - ridge.leave_one_out(Q, R, heads)[0]
+
+    def scores(self, X: Array, V: Array) -> Array:
+        """Encoded predictions of rows X (t, d), each with the head of its user V (t, 1 + k, C) or all with one (1 + k, C)."""
+        own = V[..., 0, :] + np.matmul(self.features(X)[:, None, :], V[..., 1:, :])[:, 0]
+        return self.base(X) + own
+
+    def answers(self, scores: Array) -> Array:
+        """Predictions in the table's units, or class numbers: scores (t, C) -> (t,)."""
+        if self.schema.classes > 2:
+            return np.argmax(scores, axis=1).astype(np.float64)
+        if self.schema.classes:
+            return (scores[:, 0] > 0).astype(np.float64)
+        y = self.centre[-1] + self.spread[-1] * np.clip(scores[:, 0], -TARGET_LIMIT, TARGET_LIMIT)
+        bounds = self.schema.target.bounds
+        return y if bounds is None else np.clip(y, *bounds)
+
+    def losses(self, scores: Array, y: Array) -> Array:
+        """Squared errors in the table's units, or 1 for a wrong class: (t,)."""
+        answers = self.answers(scores)
+        return (answers != y).astype(np.float64) if self.schema.classes else (answers - y) ** 2

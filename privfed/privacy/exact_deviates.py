@@ -1,0 +1,94 @@
+"""Uniform deviates of any length, and draws from them: what `privfed/privacy/exact_sampling.py` falls back on once in 2^39 draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+
+
+class Deviate:
+    """A uniform deviate on (0, 1), known to as many bits as were asked for. exact: all further bits are 0."""
+
+    def __init__(self, word: int, more: Callable[[], int], exact: bool = False) -> None:
+        self.bits, self.known, self.more, self.exact = word, 64, more, exact
+
+    def extend(self) -> None:
+        """Know 64 bits more."""
+        self.bits, self.known = (self.bits << 64) | (0 if self.exact else self.more()), self.known + 64
+
+    def below(self, other: Deviate) -> bool:
+        """Whether it is less than another one."""
+        while True:
+            while self.known < other.known:
+                self.extend()
+            while other.known < self.known:
+                other.extend()
+            if self.bits != other.bits:
+                return self.bits < other.bits
+            self.extend()
+
+
+class Slow:
+    """One draw, as `_draw` makes it, with deviates of any length. words: what `_draw` reads; more: a deviate's further bits."""
+
+    def __init__(self, words: Iterator[int], more: Callable[[], int]) -> None:
+        self.words, self.more, self.used = words, more, 0
+
+    def word(self) -> int:
+        """The next word, from those given and then from fresh ones."""
+        self.used += 1
+        word = next(self.words, None)
+        return self.more() if word is None else word
+
+    def deviate(self) -> Deviate:
+        """A new uniform deviate."""
+        return Deviate(self.word(), self.more)
+
+    def run(self, x: Deviate, m: int = 0) -> bool:
+        """As `_run`; m = 0: plain."""
+        even, bound = True, x
+        while True:
+            u = self.deviate()
+            if not u.below(bound):
+                return even
+            if m:
+                case = self.word()
+                while case >= (1 << 64) // m * m:
+                    case = self.word()
+                if case % m == 0 or (case % m == 1 and not self.deviate().below(x)):
+                    return even
+            even, bound = not even, u
+
+    def half(self) -> bool:
+        """An event of probability exp(-1/2)."""
+        return self.run(Deviate(1 << 63, self.more, exact=True))
+
+    def exponential(self) -> Fraction:
+        """One exponential deviate."""
+        k = 0
+        while True:
+            x = self.deviate()
+            if self.run(x):
+                return k + Fraction(x.bits, 1 << x.known)
+            k += 1
+
+    def value(self, s: int) -> int:
+        """One draw of round(s Z)."""
+        while True:
+            k = 0
+            while self.half():
+                k += 1
+            if not all(self.half() for _ in range(k * (k - 1))):
+                continue
+            x = self.deviate()
+            if not all(self.run(x, 2 * k + 2) for _ in range(k + 1)):
+                continue
+            negative = self.word() & 1
+            while (rounded := _rounded(s * x.bits, x.known)) != _rounded(s * (x.bits + 1) - 1, x.known):
+                x.extend()
+            return -(k * s + rounded) if negative else k * s + rounded
+
+
+def _rounded(numerator: int, bits: int) -> int:
+    """numerator / 2^bits to the nearest whole number."""
+    return (numerator + (1 << (bits - 1))) >> bits

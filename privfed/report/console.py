@@ -1,0 +1,142 @@
+"""What a person sees while a run goes on and when it is done."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.progress import TextColumn
+from rich.table import Table
+
+from privfed.experiment.wiring import Experiment
+from privfed.federation.client_factory import NodeFactory
+from privfed.foundation.atomic_files import write_atomically
+from privfed.privacy.accounting import Cost, Planned
+from privfed.report.progress import PatientConsole, Watched, bar
+from privfed.report.wording import (
+    FIGURES,
+    Row,
+    comparison,
+    describe_step,
+    error_in_words,
+    error_of,
+    guarantee_in_words,
+    name_step,
+    speed_in_words,
+    verdict,
+)
+
+PATIENCE = 10.0
+"""Seconds after which whoever watches is told how long it may still take."""
+
+
+class Progress(Watched):
+    """A bar on a terminal, plain lines elsewhere."""
+
+    def __init__(self, experiment: Experiment, quiet: bool = False) -> None:
+        self.console = PatientConsole(quiet=quiet, highlight=False)
+        self.rounds, self.main = experiment.strategy.rounds, experiment.strategy.task
+        self.steps = len(experiment.strategy.plan)
+        self.started = time.perf_counter()
+        self.first: int | None = None
+        self.bar = bar(self.console, TextColumn("{task.description}"), TextColumn("{task.fields[words]}"), width=10)
+        self.task = self.bar.add_task("preparing", total=max(1, self.steps), words="")
+        data = experiment.data
+        usual = f"{data.m} examples of {data.d} features each" if data.simulated else f"{data.d} features"
+        examples = getattr(data, "examples", usual)
+        self.console.print(
+            f"{experiment.cfg.algo.name}: {data.n:,} users on {len(experiment.nodes)} node(s), {examples}, "
+            f"epsilon {experiment.budget.epsilon:g}, delta {experiment.budget.delta:g}, {experiment.budget.neighbouring}",
+            soft_wrap=True,
+        )
+
+    def step(self, row: Row) -> None:
+        """One more step is done."""
+        name = name_step(row, self.main, self.rounds)
+        self.bar.update(self.task, advance=1, description=name, words=describe_step(row, short=True))
+        if self.bar.disable:
+            self.console.print(f"  {name:<14} {describe_step(row)}{self._left(row['step'])}", soft_wrap=True)
+
+    def _left(self, step: int) -> str:
+        """How long the other steps may take, where that is worth saying."""
+        if self.first is None:
+            self.first = step
+        passed = time.perf_counter() - self.started
+        left = passed / (step - self.first + 1) * (self.steps - step)
+        return f"  about {left:.0f} s left" if passed > PATIENCE and left >= 1 else ""
+
+
+def show_summary(result: Row, folder: Path) -> None:
+    """The end of a run, in plain words."""
+    console = PatientConsole(highlight=False)
+    metrics = result["metrics"]
+    if error_of(metrics):
+        table = Table(title=f"{error_in_words(result)} (simulation, not private)", title_justify="left")
+        table.add_column("predictor")
+        table.add_column("error", justify="right")
+        for name, value in comparison(metrics):
+            table.add_row(name, f"{value:.4g}")
+        console.print(table)
+        if verdict(metrics):
+            console.print(verdict(metrics))
+    for key, words in FIGURES.items():
+        if key in metrics:
+            console.print(f"{words}: {metrics[key]:.3g}")
+    for note in result.get("notes", []):
+        console.print(f"Note: {note}")
+    console.print(guarantee_in_words(result))
+    spent = result["time"]
+    speed = f", {speed_in_words(spent['user_rounds_per_s'])} user-rounds a second" if "user_rounds_per_s" in spent else ""
+    console.print(f"{spent['total_s']:.1f} s in all{speed}, {result['peak_rss_mb']:.0f} MB at most.")
+    also = ", schema.yaml" if (folder / "schema.yaml").exists() else ""
+    console.print(f"written to {folder}: result.json, report.html, model.npz, ledger.jsonl, rounds.csv, config.yaml{also}")
+
+
+def show_table(cfg: DictConfig) -> None:
+    """How a table is understood; its schema is written where `out` says, to be edited and declared."""
+    from privfed.data.tables.description import describe
+
+    data = NodeFactory.of(cfg).source
+    print(describe(data.schema, data.frame), flush=True)
+    if cfg.out is not None:
+        path = Path(str(cfg.out)) / "schema.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, data.schema.to_yaml().encode())
+        print(f"schema written to {path}")
+
+
+def show_plan(experiment: Experiment) -> None:
+    """The releases a run would make, and what each costs."""
+    table = Table(title="planned releases", title_justify="left")
+    for column in ("release", "times", "cost each", "share of the budget"):
+        table.add_column(column, justify="left" if column == "release" else "right")
+    costs: dict[str, list[Planned]] = {}
+    for step in experiment.strategy.plan:
+        for name, cost in experiment.strategy.costs(step):
+            costs.setdefault(name, []).append(cost)
+    pure = all(cost.epsilon for mine in costs.values() for cost in mine)
+    shares = {name: paid(mine) for name, mine in costs.items()}
+    for name, mine in costs.items():
+        share = f"{shares[name] / sum(shares.values()):.1%}" if math.isfinite(sum(shares.values())) else "-"
+        each = [cost.epsilon if pure else cost.mu for cost in mine]
+        amount = f"{min(each):.3g}" if min(each) == max(each) else f"{min(each):.3g} to {max(each):.3g}"
+        grouped = sum(cost.group is not None for cost in mine)
+        alone = str(len(mine) - grouped) if len(mine) > grouped else ""
+        times = " + ".join(filter(None, [alone, f"{grouped} in disjoint groups" if grouped else ""]))
+        table.add_row(name, times, f"{'epsilon' if pure else 'mu'} {amount}", share)
+    console = Console(highlight=False)
+    console.print(table)
+    budget = experiment.budget
+    console.print(f"budget: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {budget.neighbouring}; nothing was released")
+
+
+def paid(costs: Sequence[Cost]) -> float:
+    """What one user pays for these releases, in the quantity that adds up: mu^2, or epsilon; groups pay side by side."""
+    by_group: dict[int | None, float] = {None: 0.0}
+    for cost in costs:
+        by_group[cost.group] = by_group.get(cost.group, 0.0) + cost.epsilon + cost.mu**2
+    return by_group.pop(None) + max(by_group.values(), default=0.0)

@@ -1,0 +1,190 @@
+"""Optional logbooks of a run: TensorBoard and MLflow. They get what rounds.csv and result.json hold, and nothing else.
+
+Times are whole seconds: how long real users' data take is not to be read off.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from privfed.foundation.errors import ConfigError, nearest
+from privfed.report.past_runs import flat
+from privfed.report.wording import Row
+
+
+class Logger:
+    """What a logbook offers; making one imports its package, so that a missing one is noticed before anything is done."""
+
+    package = ""
+
+    def __init__(self) -> None:
+        try:
+            self.module = importlib.import_module(self.package)
+        except ImportError as error:
+            name = type(self).__name__.lower()
+            allowed = f"needs the package {self.package}; install it with pip install 'privfed[loggers]'"
+            raise ConfigError.of("logger", name, allowed) from error
+
+    def start(self, cfg: DictConfig, folder: Path) -> None:
+        """A run begins, or goes on, in this folder."""
+
+    def step(self, row: Row) -> None:
+        """A step is done; row is its line of rounds.csv."""
+
+    def end(self, result: Row) -> None:
+        """The run is done; result is its result.json."""
+
+
+class TensorBoard(Logger):
+    """Event files in tensorboard/ below the run's folder: tensorboard --logdir runs."""
+
+    package = "tensorboardX"
+
+    def start(self, cfg: DictConfig, folder: Path) -> None:
+        """Open an event file; a resumed run has several."""
+        self.writer = self.module.SummaryWriter(str(folder / "tensorboard"), write_to_disk=True)
+        self.writer.add_text("config", f"```yaml\n{OmegaConf.to_yaml(cfg)}```", walltime=now())
+
+    def step(self, row: Row) -> None:
+        """A point of every curve."""
+        for name, value in numbers(row).items():
+            self.writer.add_scalar(f"rounds/{name}", value, row["step"], walltime=now())
+
+    def end(self, result: Row) -> None:
+        """The final numbers."""
+        for name, value in final(result).items():
+            self.writer.add_scalar(f"result/{name}", value, result["rounds"], walltime=now())
+        self.writer.close()
+
+
+class MLflow(Logger):
+    """A run in the store of MLFLOW_TRACKING_URI, or in mlruns beside the run's folder, which runs there share."""
+
+    package = "mlflow"
+    EXPERIMENT = "privfed"
+
+    def __init__(self) -> None:
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # new versions want to be asked
+        super().__init__()
+
+    def start(self, cfg: DictConfig, folder: Path) -> None:
+        """Begin a run with all settings as its parameters; a resumed one goes on."""
+        entities = importlib.import_module("mlflow.entities")
+        self.metric = entities.Metric
+        uri, store = os.environ.get("MLFLOW_TRACKING_URI"), folder.resolve().parent / "mlruns"
+        self.client = importlib.import_module("mlflow.tracking").MlflowClient(tracking_uri=uri or store.as_uri())
+        kept = folder / "mlflow.txt"
+        if kept.exists():
+            self.run = kept.read_text(encoding="utf-8")
+            return
+        with only_one(None if uri else store):
+            known = self.client.get_experiment_by_name(self.EXPERIMENT)
+            experiment = self.client.create_experiment(self.EXPERIMENT) if known is None else known.experiment_id
+        self.run = self.client.create_run(experiment, start_time=1000 * now(), run_name=folder.name).info.run_id
+        kept.write_text(self.run, encoding="utf-8")
+        settings = OmegaConf.to_container(cfg)
+        assert isinstance(settings, dict)
+        parameters = [entities.Param(key, str(value)[:500]) for key, value in flat(settings)]
+        for i in range(0, len(parameters), 100):  # servers take no more at a time
+            self.client.log_batch(self.run, params=parameters[i : i + 100])
+
+    def step(self, row: Row) -> None:
+        """A point of every curve."""
+        self._log(numbers(row), row["step"])
+
+    def end(self, result: Row) -> None:
+        """The final numbers."""
+        self._log({f"final_{name}": value for name, value in final(result).items()}, result["rounds"])
+        self.client.set_terminated(self.run, end_time=1000 * now())
+
+    def _log(self, values: dict[str, float], step: int) -> None:
+        metrics = [self.metric(name, value, 1000 * now(), step) for name, value in values.items()]
+        self.client.log_batch(self.run, metrics=metrics)
+
+
+KINDS: dict[str, type[Logger]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
+
+
+class Loggers:
+    """All that were chosen. One that fails is left out from then on, in one line: a run that has spent budget goes on."""
+
+    def __init__(self, loggers: list[Logger]) -> None:
+        self.loggers = loggers
+
+    def start(self, cfg: DictConfig, folder: Path) -> None:
+        """A run begins."""
+        self._each(lambda logger: logger.start(cfg, folder))
+
+    def step(self, row: Row) -> None:
+        """A step is done."""
+        self._each(lambda logger: logger.step(row))
+
+    def end(self, result: Row) -> None:
+        """The run is done."""
+        self._each(lambda logger: logger.end(result))
+
+    def _each(self, call: Callable[[Logger], None]) -> None:
+        for logger in list(self.loggers):
+            try:
+                call(logger)
+            except Exception as error:
+                self.loggers.remove(logger)
+                why = " ".join(f"{type(error).__name__}: {error}".split())
+                print(f"privfed: logger={type(logger).__name__.lower()} stopped ({why}); the run goes on", file=sys.stderr)
+
+
+def chosen(cfg: DictConfig) -> Loggers:
+    """What `logger` names: none, one, or a list of them."""
+    given = cfg.get("logger")
+    names = [] if given is None else list(given) if isinstance(given, ListConfig) else [given]
+    for name in names:
+        if name not in KINDS:
+            raise ConfigError.of("logger", name, nearest(str(name), KINDS))
+    return Loggers([KINDS[name]() for name in dict.fromkeys(names)])
+
+
+def numbers(row: Row) -> dict[str, float]:
+    """The finite numbers of a step that rounds.csv holds, too."""
+    from privfed.report.run_files import COLUMNS
+
+    return {key: float(row[key]) for key in COLUMNS if key != "step" and is_finite(row.get(key))}
+
+
+def final(result: Row) -> dict[str, float]:
+    """The finite numbers of a result."""
+    parts = {**result["metrics"], "epsilon": result["privacy"]["epsilon"], **result["time"]}
+    return {key: float(value) for key, value in parts.items() if is_finite(value)}
+
+
+def is_finite(value: Any) -> bool:
+    """Whether it is a number that can be drawn."""
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def now() -> int:
+    """Whole seconds since 1970."""
+    return int(time.time())
+
+
+@contextmanager
+def only_one(store: Path | None) -> Iterator[None]:
+    """One process at a time, where several share a store of files."""
+    if store is None:
+        yield
+        return
+    store.mkdir(parents=True, exist_ok=True)
+    with (store / ".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,1 @@
+"""The server side of initialisers: first phases that algorithms share."""

@@ -1,0 +1,17 @@
+"""A public random start: costs nothing, knows nothing. What an initialiser has to beat."""
+
+from __future__ import annotations
+
+from privfed.algorithm.initialiser import Initialiser
+from privfed.federation.federation import Federation
+from privfed.foundation.linalg import Array, retraction
+from privfed.foundation.seeding import generator
+
+
+class RandomStart(Initialiser):
+    """U_0 = Q factor of a Gaussian matrix drawn from the run's seed; nothing is released."""
+
+    def before(self, federation: Federation) -> list[Array]:
+        """U_0, known before any user is asked."""
+        shape = (federation.d, federation.k)
+        return [retraction(generator(federation.seed, "random start").standard_normal(shape))]

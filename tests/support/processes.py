@@ -1,0 +1,166 @@
+"""Whole processes for tests: a server and its clients, on this machine only; all are ended by their ids, all waits end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from privfed.config.composition import compose
+from privfed.experiment.checkpoint import FILE
+from privfed.experiment.wiring import Experiment
+
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "PRIVFED_TOKEN": ""}
+ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")}
+PATIENCE = 300.0
+"""Seconds any event is waited for: far more than it takes, as the machine may be busy."""
+
+
+def eventually(happened: Callable[[], Any], what: str, within: float = PATIENCE) -> Any:
+    """The first true value; an error when there is none in time."""
+    deadline = time.monotonic() + within
+    while not (value := happened()):
+        assert time.monotonic() < deadline, f"{what}: not within {within:g} s"
+        time.sleep(0.01)
+    return value
+
+
+class Process:
+    """One running command; what it prints goes to files, so that nobody has to read it for it to go on."""
+
+    def __init__(
+        self, command: str, arguments: tuple[str, ...], folder: Path, number: int, environment: dict[str, str]
+    ) -> None:
+        self.out, self.err = folder / f"{number}.out", folder / f"{number}.err"
+        with self.out.open("w") as out, self.err.open("w") as err:
+            self.popen = subprocess.Popen(
+                [sys.executable, "-m", "privfed", command, *arguments],
+                cwd=folder,
+                env=os.environ | QUIET | ONE_THREAD | environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+            )
+
+    @property
+    def said(self) -> str:
+        return self.out.read_text()
+
+    @property
+    def complaints(self) -> str:
+        return self.err.read_text()
+
+    @property
+    def running(self) -> bool:
+        return self.popen.poll() is None
+
+    def says(self, text: str) -> None:
+        """Wait until it has printed this."""
+
+        def said() -> bool:
+            return text in self.said or text in self.complaints or not self.running
+
+        eventually(said, f"{self.popen.args}: {text!r}")
+        assert text in self.said or text in self.complaints, f"ended without {text!r}: {self.said}{self.complaints}"
+
+    def ends(self, code: int) -> str:
+        """Wait until it has ended with this exit code; the last line it printed as an error."""
+        assert self.popen.wait(PATIENCE) == code, f"{self.popen.args}: {self.said}{self.complaints}"
+        return self.complaints.splitlines()[-1] if self.complaints else ""
+
+    def send(self, number: signal.Signals) -> None:
+        self.popen.send_signal(number)
+
+    def kill(self) -> None:
+        """As the power going out."""
+        if self.running:
+            self.send(signal.SIGKILL)
+            self.popen.wait(PATIENCE)
+
+
+class Fleet:
+    """Starts processes in a folder of their own, and ends those that are left."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.started: list[Process] = []
+
+    def start(self, command: str, *arguments: object, **environment: str) -> Process:
+        process = Process(command, tuple(map(str, arguments)), self.folder, len(self.started), environment)
+        self.started.append(process)
+        return process
+
+    def server(self, *arguments: object, port: int = 0) -> tuple[Process, int]:
+        """A server, once it listens, and its port."""
+        server = self.start("server", *arguments, "--listen", f"127.0.0.1:{port}")
+        server.says("listening on 127.0.0.1:")
+        return server, int(server.said.partition("listening on 127.0.0.1:")[2].partition(";")[0])
+
+    def client(self, port: int, user: str, *arguments: object, tokens: str = "run/tokens", **environment: str) -> Process:
+        """A client with its token."""
+        given = arguments or ("--simulate", "--insecure")
+        options = ("--server", f"127.0.0.1:{port}", "--user", user, "--token-file", f"{tokens}/{user}.token")
+        return self.start("client", *options, *given, **environment)
+
+    def close(self) -> None:
+        for process in self.started:
+            process.kill()
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    """The steps a run has taken so far, from its checkpoint."""
+    if not (folder / FILE).exists():
+        return []
+    with np.load(folder / FILE) as file:
+        return json.loads(file["facts"].tobytes())["rows"]
+
+
+def unfinished_model_of(folder: Path) -> np.ndarray:
+    """The representation so far, from the checkpoint of an interrupted run."""
+    with np.load(folder / FILE) as file:
+        return file["shared_0"]
+
+
+def ledger_of(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's ledger."""
+    return [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+
+
+def model_of(folder: Path) -> np.ndarray:
+    """The published representation."""
+    with np.load(folder / "model.npz") as model:
+        assert model.files == ["U"], "a head must never be published"
+        return model["U"]
+
+
+class EnoughError(Exception):
+    """A run has taken as many steps as were asked for."""
+
+
+def reference(*overrides: str, absent: Callable[[int], set[str]] = lambda step: set(), steps: int | None = None) -> np.ndarray:
+    """The representation of the same run in this process; absent: nodes nobody hears from, by step. steps: stop after these."""
+    experiment = Experiment(compose(overrides))
+    strategy = experiment.strategy
+    everybody = strategy._registered
+
+    def present(manager: Any) -> list[Any]:
+        away = absent(strategy.done + 1) if strategy.done < len(strategy.plan) else set()
+        return [node for node in everybody(manager) if node.cid not in away]
+
+    def stop(row: dict[str, Any]) -> None:
+        if row["step"] == steps:
+            raise EnoughError
+
+    strategy._registered = present
+    with contextlib.suppress(EnoughError):
+        experiment.run(on_step=stop)
+    return strategy.shared[0]
