@@ -12,7 +12,10 @@ import sys
 import time
 from collections.abc import Sequence
 
-os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}  # before anything reads them
+os.environ |= {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}  # before anything reads them
 
 import bench_curves
 import bench_history
@@ -56,25 +59,43 @@ class Options(Parser):
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Options; a section that does not exist is refused in one line."""
-    parser = Options(prog="bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", metavar="SECTION", help="these sections; --list names them")
-    parser.add_argument("--quick", action="store_true", help="small sizes, everything once: to see that all works")
+    parser = Options(
+        prog="bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", nargs="+", metavar="SECTION", help="these sections; --list names them"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes, everything once: to see that all works"
+    )
     parser.add_argument("--long", action="store_true", help="ten million users, too")
-    parser.add_argument("--write", action="store_true", help="keep the figures: docs/benchmarks.jsonl, .md and the picture")
-    parser.add_argument("--page", action="store_true", help="make the page anew from the history; measure nothing")
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help="keep the figures: docs/benchmarks.jsonl, .md and the picture",
+    )
+    parser.add_argument(
+        "--page", action="store_true", help="make the page anew from the history; measure nothing"
+    )
     parser.add_argument("--list", action="store_true", help="name the sections, and stop")
     options = parser.parse_args(arguments)
     for name in options.only or ():
         if name not in SECTIONS:
-            parser.error(f"--only {name}: there is no such section; choose among {', '.join(SECTIONS)}")
+            parser.error(
+                f"--only {name}: there is no such section; choose among {', '.join(SECTIONS)}"
+            )
     return options
 
 
-def measure(names: Sequence[str], effort: Effort, console: Console) -> tuple[bench_history.Entry, list[str]]:
+def measure(
+    names: Sequence[str], effort: Effort, console: Console
+) -> tuple[bench_history.Entry, list[str]]:
     """Every section in turn, shown when it is done; one that fails does not stop the others. The entry, and who failed."""
     entry, failed = bench_history.begin(effort), []
     machine = entry["machine"]
-    console.print(f"{machine['cores']} cores ({machine['cpu']}), load {machine['load']}, {effort.size} sizes")
+    console.print(
+        f"{machine['cores']} cores ({machine['cpu']}), load {machine['load']}, {effort.size} sizes"
+    )
     bench_numpy.our_rounds("data.n=1000")  # compile and load before anything is timed
     for i, name in enumerate(names, 1):
         console.print(f"[{i}/{len(names)}] {name} ...", markup=False)
@@ -82,7 +103,10 @@ def measure(names: Sequence[str], effort: Effort, console: Console) -> tuple[ben
         try:
             rows = SECTIONS[name].work(effort)
         except Exception as error:
-            console.print(f"{name} failed: {type(error).__name__}: {' '.join(str(error).split())[:500]}", markup=False)
+            console.print(
+                f"{name} failed: {type(error).__name__}: {' '.join(str(error).split())[:500]}",
+                markup=False,
+            )
             failed.append(name)
             continue
         spent = time.perf_counter() - start
@@ -104,7 +128,9 @@ def conclude(entry: bench_history.Entry, console: Console) -> None:
         bounds = bench_page.targets_table(bench_page.targets(measured))
         if bounds.row_count:
             console.print(bounds)
-    found, new, dates = bench_history.compare(entry, bench_history.committed(bench_history.HISTORY), SECTIONS)
+    found, new, dates = bench_history.compare(
+        entry, bench_history.committed(bench_history.HISTORY), SECTIONS
+    )
     if found:
         console.print(bench_history.shown(found, dates))
         console.print(
@@ -112,7 +138,9 @@ def conclude(entry: bench_history.Entry, console: Console) -> None:
             "speeds as they were. Machines are noisy: measure again, on an idle one, before you believe a change."
         )
         slow = sum(change.slow for change in found)
-        console.print(f"{slow} of {len(found)} quantities are below {bench_history.SLOW} of their speed then.")
+        console.print(
+            f"{slow} of {len(found)} quantities are below {bench_history.SLOW} of their speed then."
+        )
     if new:
         words = f"{len(new)} quantities have no committed figure of this kind of machine and these sizes to be compared with"
         console.print(f"{words}{': ' + ', '.join(new) if len(new) < 8 else ''}.")
@@ -129,7 +157,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failed: list[str] = []
     start = time.perf_counter()
     if not options.page:
-        entry, failed = measure(options.only or list(SECTIONS), Effort(options.quick, options.long), console)
+        entry, failed = measure(
+            options.only or list(SECTIONS), Effort(options.quick, options.long), console
+        )
         conclude(entry, console)
         console.print(f"{time.perf_counter() - start:.0f} s in all")
         if options.write and entry["sections"]:

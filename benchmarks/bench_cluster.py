@@ -30,7 +30,12 @@ from privfed.runtimes import ray_cluster
 
 NODES = 6
 LOST = {"kill": signal.SIGKILL, "freeze": signal.SIGSTOP}
-BEFORE, NOTICED, MISSING, BACK = "before the loss", "the step that notices", "users missing", "all are back"
+BEFORE, NOTICED, MISSING, BACK = (
+    "before the loss",
+    "the step that notices",
+    "users missing",
+    "all are back",
+)
 Row = dict[str, Any]
 
 
@@ -40,7 +45,9 @@ class Watch:
     after: the step in whose successor the raylet is lost. pause: seconds between two steps while users are missing.
     """
 
-    def __init__(self, raylets: Raylets, ray: Any, lose: str | None, after: int, pause: float) -> None:
+    def __init__(
+        self, raylets: Raylets, ray: Any, lose: str | None, after: int, pause: float
+    ) -> None:
         if lose is not None and lose not in LOST:
             raise ValueError(f"lose={lose}: must be one of {', '.join(LOST)}")
         self.raylets, self.ray, self.lose, self.after, self.pause = raylets, ray, lose, after, pause
@@ -58,14 +65,20 @@ class Watch:
         row["phase"] = self._phase(row["missing_users"])
         if self.lose and row["step"] == self.after:
             threading.Timer(row["seconds"] / 2, self._strike).start()
-            while not self.lost_at and row["seconds"] < 0.1:  # with few users a round is over before it can be disturbed
+            while (
+                not self.lost_at and row["seconds"] < 0.1
+            ):  # with few users a round is over before it can be disturbed
                 time.sleep(0.001)
         if self.lost_at and not self.back_after:
             time.sleep(self.pause)
 
     def where(self) -> list[int]:
         """How many nodes' processes are alive on each raylet."""
-        alive = [actor for actor in self.ray._private.state.actors().values() if actor["State"] == "ALIVE"]
+        alive = [
+            actor
+            for actor in self.ray._private.state.actors().values()
+            if actor["State"] == "ALIVE"
+        ]
         count = Counter(self.number[actor["Address"]["NodeID"]] for actor in alive)
         return [count[number] for number in range(self.raylets.count)]
 
@@ -85,8 +98,12 @@ class Watch:
 
 def in_one_process(n: int, rounds: int, overrides: Sequence[str] = ()) -> Outcome:
     """The reference."""
-    Experiment(compose(["data.n=1000", "rounds=2", *overrides])).run()  # compile and load before anything is timed
-    return Experiment(compose([f"data.n={n}", f"rounds={rounds}", f"runtime.nodes={NODES}", *overrides])).run()
+    Experiment(
+        compose(["data.n=1000", "rounds=2", *overrides])
+    ).run()  # compile and load before anything is timed
+    return Experiment(
+        compose([f"data.n={n}", f"rounds={rounds}", f"runtime.nodes={NODES}", *overrides])
+    ).run()
 
 
 def over_raylets(
@@ -108,10 +125,14 @@ def over_raylets(
     ]
     with ray_cluster.attached(raylets.address, verbose=False) as ray:
         watch = Watch(raylets, ray, lose, after, pause)
-        return Experiment(compose([f"data.n={n}", f"rounds={rounds}", *settings, *overrides])).run(on_step=watch), watch
+        return Experiment(compose([f"data.n={n}", f"rounds={rounds}", *settings, *overrides])).run(
+            on_step=watch
+        ), watch
 
 
-def phases(name: str, outcome: Outcome, reference: Outcome, watch: Watch | None = None) -> list[Row]:
+def phases(
+    name: str, outcome: Outcome, reference: Outcome, watch: Watch | None = None
+) -> list[Row]:
     """One row a phase of a run: median ms a round, users missing, where cohorts were, and the final error of the whole run."""
     rounds = [row for row in outcome.rows if row["task"] == "gradient"]
     mse, expected = outcome.result["metrics"]["mse"], reference.result["metrics"]["mse"]
@@ -136,7 +157,9 @@ def phases(name: str, outcome: Outcome, reference: Outcome, watch: Watch | None 
     return rows
 
 
-def measured(n: int, rounds: int, lose: str | None = None, pause: float = 3.0, overrides: Sequence[str] = ()) -> list[Row]:
+def measured(
+    n: int, rounds: int, lose: str | None = None, pause: float = 3.0, overrides: Sequence[str] = ()
+) -> list[Row]:
     """In one process, over three raylets and, if asked for, with one of them lost: one row a run and phase."""
     reference = in_one_process(n, rounds, overrides)
     rows = phases("one process", reference, reference)
@@ -145,14 +168,19 @@ def measured(n: int, rounds: int, lose: str | None = None, pause: float = 3.0, o
         outcome, watch = over_raylets(raylets, n, rounds, overrides=overrides)
         rows += phases("three raylets", outcome, reference, watch)
         if lose:
-            outcome, watch = over_raylets(raylets, n, rounds, lose, pause=pause, overrides=overrides)
+            outcome, watch = over_raylets(
+                raylets, n, rounds, lose, pause=pause, overrides=overrides
+            )
             rows += phases(f"three raylets, one lost ({lose})", outcome, reference, watch)
     return rows
 
 
 def shown(rows: Sequence[Row]) -> Table:
     """The rows as a table."""
-    table = Table(title=f"FedRep, n={rows[0]['n']:,}, {NODES} cohorts, raylets on one machine (medians)", title_justify="left")
+    table = Table(
+        title=f"FedRep, n={rows[0]['n']:,}, {NODES} cohorts, raylets on one machine (medians)",
+        title_justify="left",
+    )
     for column in (
         "run",
         "phase",
@@ -167,7 +195,11 @@ def shown(rows: Sequence[Row]) -> Table:
     for i, row in enumerate(rows):
         again = i and rows[i - 1]["run"] == row["run"]
         where = " + ".join(map(str, row["cohorts"]))
-        back = f"{row['phase']}, {row['back_after_s']:.1f} s after the loss" if row["back_after_s"] else row["phase"]
+        back = (
+            f"{row['phase']}, {row['back_after_s']:.1f} s after the loss"
+            if row["back_after_s"]
+            else row["phase"]
+        )
         numbers = [f"{row['rounds']}", f"{row['ms']:,.1f}", f"{row['missing_users']:,}", where]
         table.add_row(
             "" if again else row["run"],
@@ -180,14 +212,24 @@ def shown(rows: Sequence[Row]) -> Table:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--n", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--lose", nargs="?", const="kill", choices=LOST, help="lose a raylet: kill (default) or freeze")
+    parser.add_argument(
+        "--lose",
+        nargs="?",
+        const="kill",
+        choices=LOST,
+        help="lose a raylet: kill (default) or freeze",
+    )
     parser.add_argument("overrides", nargs="*", help="settings of the run")
     chosen = parser.parse_args()
     print(f"{ray_cluster.cores()} cores, load {os.getloadavg()[0]:.1f}")
-    Console(highlight=False, width=160).print(shown(measured(chosen.n, chosen.rounds, chosen.lose, overrides=chosen.overrides)))
+    Console(highlight=False, width=160).print(
+        shown(measured(chosen.n, chosen.rounds, chosen.lose, overrides=chosen.overrides))
+    )
 
 
 if __name__ == "__main__":

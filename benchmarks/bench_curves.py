@@ -35,18 +35,32 @@ class Curve:
 
 
 CURVES = (
-    Curve("n", "data.n", (100_000, 200_000, 400_000, 800_000), (20_000, 40_000, 80_000), ("d=50", "k=2", "m=10")),
+    Curve(
+        "n",
+        "data.n",
+        (100_000, 200_000, 400_000, 800_000),
+        (20_000, 40_000, 80_000),
+        ("d=50", "k=2", "m=10"),
+    ),
     Curve("d", "data.d", (400, 800, 1600, 3200), (200, 400, 800), ("n=8000", "k=2", "m=10")),
     Curve("k", "data.k", (9, 18, 36, 72), (8, 16, 32), ("n=1000", "d=1000", "m=80")),
     Curve("m", "data.m", (40, 80, 160, 320), (40, 80, 160), ("n=20000", "d=50", "k=2")),
-    Curve("rounds", "rounds", (200, 400, 800, 1600), (100, 200, 400), ("n=5000", "d=50", "k=2", "m=10")),
+    Curve(
+        "rounds",
+        "rounds",
+        (200, 400, 800, 1600),
+        (100, 200, 400),
+        ("n=5000", "d=50", "k=2", "m=10"),
+    ),
 )
 
 
 def round_seconds(overrides: Sequence[str], rounds: int) -> float:
     """Of a training round: the median of a run's."""
     experiment = Experiment(compose(["init=random", f"rounds={rounds}", *overrides]))
-    experiment.data.validation = nobody  # fresh users would be more than those who train; no round needs them
+    experiment.data.validation = (
+        nobody  # fresh users would be more than those who train; no round needs them
+    )
     outcome = experiment.run()
     return statistics.median(row["seconds"] for row in outcome.rows if row["task"] == "gradient")
 
@@ -65,7 +79,11 @@ def curve(wanted: Curve, values: Sequence[int], repetitions: int, rounds: int = 
     for _ in range(repetitions):
         for value in values:
             overrides = [*others, f"{wanted.key}={value}"]
-            spent = run_seconds(overrides) if wanted.key == "rounds" else round_seconds(overrides, rounds)
+            spent = (
+                run_seconds(overrides)
+                if wanted.key == "rounds"
+                else round_seconds(overrides, rounds)
+            )
             times[value].append(spent)
     seconds = [min(each) for each in times.values()]
     return {
@@ -86,7 +104,11 @@ def curves(effort: Effort) -> list[Row]:
     """One row a quantity."""
     round_seconds(["data.n=1000"], 2)  # compile and load before anything is timed
     return [
-        curve(each, each.quick if effort.quick else each.values, effort.few if each.key == "rounds" else effort.repetitions)
+        curve(
+            each,
+            each.quick if effort.quick else each.values,
+            effort.few if each.key == "rounds" else effort.repetitions,
+        )
         for each in CURVES
     ]
 
@@ -119,7 +141,9 @@ SECTION = Section(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="fewer and smaller sizes, once")
     Console(highlight=False).print(SECTION.table(curves(Effort(parser.parse_args().quick))))
 

@@ -28,11 +28,17 @@ def problem(path: str) -> dict[str, Array]:
 
 def train(message: Message, context: Context) -> Message:
     """A user's embedding after one step of size 1, as Flower's strategies expect an updated model."""
-    data, i = problem(str(message.content.config_records["config"]["path"])), int(context.node_config["partition-id"])
+    data, i = (
+        problem(str(message.content.config_records["config"]["path"])),
+        int(context.node_config["partition-id"]),
+    )
     U = message.content.array_records["arrays"].to_numpy_ndarrays()[0]
     arrays = ArrayRecord([U - gradient(data["X"][i], data["y"][i], U).T])
     # All count the same: by number of examples, the stock default, the sensitivity would not hold.
-    return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
+    return Message(
+        RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})}),
+        reply_to=message,
+    )
 
 
 class FedRep(DifferentialPrivacyServerSideFixedClipping):
@@ -45,12 +51,16 @@ class FedRep(DifferentialPrivacyServerSideFixedClipping):
         self.total: Any = None
         self.clock = 0.0
 
-    def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> Iterable[Message]:
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
         """Start the clock."""
         self.clock = time.perf_counter()
         return super().configure_train(server_round, arrays, config, grid)
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """U <- QR(U - eta_t G)."""
         arrays, metrics = super().aggregate_train(server_round, replies)
         if arrays is None:
@@ -72,8 +82,12 @@ def main(path: str, answer: str, rounds: int) -> None:
 
     @server.main()
     def serve(grid: Grid, context: Context) -> None:
-        strategy.start(grid, ArrayRecord([data["U"]]), 1 + rounds, train_config=ConfigRecord({"path": path}))
+        strategy.start(
+            grid, ArrayRecord([data["U"]]), 1 + rounds, train_config=ConfigRecord({"path": path})
+        )
 
     # A process a core; the default reserves two cores for a user.
-    run_simulation(server, client, len(data["X"]), backend_config={"client_resources": {"num_cpus": 1}})
+    run_simulation(
+        server, client, len(data["X"]), backend_config={"client_resources": {"num_cpus": 1}}
+    )
     np.savez(answer, total=strategy.total, seconds=strategy.seconds[1:])

@@ -35,16 +35,26 @@ def machine() -> dict[str, Any]:
     found = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
-        names = [line.partition(":")[2].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+        names = [
+            line.partition(":")[2].strip()
+            for line in info.read_text().splitlines()
+            if line.startswith("model name")
+        ]
         found = names[0] if names else found
-    return {"cpu": found, "cores": len(os.sched_getaffinity(0)), "load": round(os.getloadavg()[0], 2)}
+    return {
+        "cpu": found,
+        "cores": len(os.sched_getaffinity(0)),
+        "load": round(os.getloadavg()[0], 2),
+    }
 
 
 def git(*arguments: str) -> str | None:
     """What git says of the code that is measured, or None without it. It takes no locks: it only looks."""
     try:
         line = ["git", "--no-optional-locks", *arguments]
-        done = subprocess.run(line, cwd=Path(privfed.__file__).parent, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(
+            line, cwd=Path(privfed.__file__).parent, capture_output=True, text=True, timeout=30
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
@@ -52,7 +62,10 @@ def git(*arguments: str) -> str | None:
 
 def begin(effort: Effort) -> Entry:
     """An entry to which sections will be added."""
-    commit, changed = git("rev-parse", "--short", "HEAD"), git("status", "--porcelain", "--untracked-files=no")
+    commit, changed = (
+        git("rev-parse", "--short", "HEAD"),
+        git("status", "--porcelain", "--untracked-files=no"),
+    )
     return {
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "commit": (commit or "").strip() or None,
@@ -73,7 +86,10 @@ def usable(entry: object) -> bool:
         return False
     parts = entry["sections"].values()
     return all(
-        isinstance(part, dict) and part.get("rows") and all(isinstance(row, dict) for row in part["rows"]) for part in parts
+        isinstance(part, dict)
+        and part.get("rows")
+        and all(isinstance(row, dict) for row in part["rows"])
+        for part in parts
     )
 
 
@@ -184,12 +200,20 @@ def compare(
 
 def shown(found: Sequence[Change], dates: Iterable[str]) -> Table:
     """The comparison, slowest first."""
-    title = f"speed now / then ({', '.join(sorted(dates))}); below 1 is slower, below {SLOW} is marked"
+    title = (
+        f"speed now / then ({', '.join(sorted(dates))}); below 1 is slower, below {SLOW} is marked"
+    )
     table = Table(title=title, title_justify="left")
     for heading in ("quantity", "then", "now", "now / then in speed", ""):
         table.add_column(heading, justify="left" if heading in ("quantity", "") else "right")
     for i, change in enumerate(found):
         ends = i + 1 < len(found) and change.relative and not found[i + 1].relative
         numbers = [f"{value:.4g} {change.unit}".strip() for value in (change.then, change.now)]
-        table.add_row(change.name, *numbers, f"{change.ratio:.2f}", "SLOWER" if change.slow else "", end_section=ends)
+        table.add_row(
+            change.name,
+            *numbers,
+            f"{change.ratio:.2f}",
+            "SLOWER" if change.slow else "",
+            end_section=ends,
+        )
     return table

@@ -22,7 +22,9 @@ from privfed.experiment.wiring import Experiment
 def initialiser(n: int, d: int = 500, repetitions: int = 3) -> list[Row]:
     """One row: seconds of the whole step, of the product with all threads, and of the product by symmetry."""
     settings = ["init=spectral", f"data.d={d}", "rounds=1"]
-    Experiment(compose([*settings, "data.n=100"])).run()  # compile and load before anything is timed
+    Experiment(
+        compose([*settings, "data.n=100"])
+    ).run()  # compile and load before anything is timed
     ours, products, halves = [], [], []
     for _ in range(repetitions):
         experiment = Experiment(compose([*settings, f"data.n={n}"]))
@@ -30,7 +32,9 @@ def initialiser(n: int, d: int = 500, repetitions: int = 3) -> list[Row]:
         ours.append(next(row["seconds"] for row in outcome.rows if row["task"] == "spectral"))
         threads, m = experiment.runtime.threads, experiment.data.m
         client = experiment.factory(range(1))
-        dtype = client.init.contributions(next(client.blocks()), [], {}).A.dtype  # in which the step computes
+        dtype = client.init.contributions(
+            next(client.blocks()), [], {}
+        ).A.dtype  # in which the step computes
         del experiment, outcome
         F = np.random.default_rng(0).standard_normal((n * m, d)).astype(dtype, copy=False)
         products.append(product_seconds(F, 0.5 * F, threads, 2))
@@ -42,7 +46,17 @@ def initialiser(n: int, d: int = 500, repetitions: int = 3) -> list[Row]:
     speed = 2e-9 * n * m * d * d / product
     # The step has the symmetric product to do and more: below 1 the machine was too busy to tell.
     note = "faster than its own part: noise" if seconds < half else ""
-    return [{**sizes, "seconds": seconds, "gemm_s": product, "syrk_s": half, "gflops": speed, **ratios, "note": note}]
+    return [
+        {
+            **sizes,
+            "seconds": seconds,
+            "gemm_s": product,
+            "syrk_s": half,
+            "gflops": speed,
+            **ratios,
+            "note": note,
+        }
+    ]
 
 
 SECTION = Section(

@@ -63,7 +63,9 @@ def bandwidth(threads: int, entries: int = ENTRIES) -> dict[str, float]:
     edges = [entries * i // threads for i in range(threads + 1)]
     parts = [[x[first:last] for x in arrays] for first, last in pairwise(edges)]
     with ThreadPoolExecutor(threads) as pool:
-        triad = best(lambda: list(pool.map(lambda part: _triad(part[0], part[1], part[2], 3.0), parts)))
+        triad = best(
+            lambda: list(pool.map(lambda part: _triad(part[0], part[1], part[2], 3.0), parts))
+        )
         # The first two, to read as far beyond the caches as the triad does.
         read = best(lambda: list(pool.map(lambda part: _read(part[0]) + _read(part[1]), parts)))
     return {"triad": 3 * arrays[0].nbytes / triad, "read": 2 * arrays[0].nbytes / read}
@@ -81,7 +83,9 @@ def product_seconds(A: Any, B: Any, threads: int, tries: int = TRIES) -> float:
     edges = [len(A) * i // threads for i in range(threads + 1)]
     with threadpool_limits(1), ThreadPoolExecutor(threads) as pool:
         parts = list(pairwise(edges))
-        shared = best(lambda: sum(pool.map(lambda part: A[slice(*part)].T @ B[slice(*part)], parts)), tries)
+        shared = best(
+            lambda: sum(pool.map(lambda part: A[slice(*part)].T @ B[slice(*part)], parts)), tries
+        )
     return min(together, shared)
 
 
@@ -89,7 +93,9 @@ def gemm(threads: int, size: int = GEMM) -> dict[str, float]:
     """Floating-point operations a second of a matrix product."""
     speeds = {}
     for dtype in (np.float64, np.float32):
-        A, B = (np.random.default_rng(i).standard_normal((size, size)).astype(dtype) for i in range(2))
+        A, B = (
+            np.random.default_rng(i).standard_normal((size, size)).astype(dtype) for i in range(2)
+        )
         speeds[f"gemm {np.dtype(dtype).name}"] = 2 * size**3 / product_seconds(A, B, threads)
     return speeds
 
@@ -108,10 +114,14 @@ def operations(m: int, d: int, k: int) -> int:
     return 4 * m * d * k + 4 * d * k + m * k * (3 * k + 11)
 
 
-def against_limits(n: int, rounds: int, overrides: Sequence[str] = (), entries: int = ENTRIES, size: int = GEMM) -> list[Row]:
+def against_limits(
+    n: int, rounds: int, overrides: Sequence[str] = (), entries: int = ENTRIES, size: int = GEMM
+) -> list[Row]:
     """One row a resource: what a round needs of it, what it got, what there is."""
     settings = ["init=random", f"data.n={n}", f"rounds={rounds}", *overrides]
-    Experiment(compose([*settings, "data.n=1000", "rounds=2"])).run()  # compile and load before anything is timed
+    Experiment(
+        compose([*settings, "data.n=1000", "rounds=2"])
+    ).run()  # compile and load before anything is timed
     experiment = Experiment(compose(settings))
     data, threads = experiment.data, experiment.runtime.threads
     found = [limits(threads, entries, size)]
@@ -128,7 +138,14 @@ def against_limits(n: int, rounds: int, overrides: Sequence[str] = (), entries: 
     for name, limit in best_of.items():
         unit = "flop" if name.startswith("gemm") else "bytes"
         achieved = needed[unit] / seconds
-        row = {"n": n, "threads": threads, "seconds": seconds, "users_per_s": n / seconds, "limit": name, "unit": unit}
+        row = {
+            "n": n,
+            "threads": threads,
+            "seconds": seconds,
+            "users_per_s": n / seconds,
+            "limit": name,
+            "unit": unit,
+        }
         speeds = {"achieved": achieved, "available": limit, "fraction": achieved / limit}
         rows.append(row | {"needed": needed[unit], "shortest": needed[unit] / limit, **speeds})
     return rows
@@ -160,13 +177,17 @@ SECTION = Section(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--n", type=int, default=1_000_000, help="users; a million need 5 GB")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("overrides", nargs="*", help="settings of the run")
     chosen = parser.parse_args()
     print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}")
-    Console(highlight=False, width=140).print(SECTION.table(against_limits(chosen.n, chosen.rounds, chosen.overrides)))
+    Console(highlight=False, width=140).print(
+        SECTION.table(against_limits(chosen.n, chosen.rounds, chosen.overrides))
+    )
 
 
 if __name__ == "__main__":

@@ -35,15 +35,23 @@ def low_rank_step(repetitions: int) -> list[Row]:
     def whole() -> float:
         return seconds(lambda: np.linalg.svd(full), repetitions)
 
-    with threadpool_limits(1):  # on a busy machine one thread is faster than several that wait for each other
+    with threadpool_limits(
+        1
+    ):  # on a busy machine one thread is faster than several that wait for each other
         alone = whole()
     cost = {
         "full SVD": min(alone, whole()),
         "server's step: project, retract": seconds(step, 10 * repetitions),
-        "one user's projected gradient": seconds(lambda: client.gradient(client.cohort, start, {}), repetitions) / users,
+        "one user's projected gradient": seconds(
+            lambda: client.gradient(client.cohort, start, {}), repetitions
+        )
+        / users,
     }
     svd = cost["full SVD"]
-    return [{"size": SIZE, "rank": RANK, "work": name, "seconds": each, "ratio": svd / each} for name, each in cost.items()]
+    return [
+        {"size": SIZE, "rank": RANK, "work": name, "seconds": each, "ratio": svd / each}
+        for name, each in cost.items()
+    ]
 
 
 def plain_moments(X: Array, y: Array, U: Array) -> Array:
@@ -61,7 +69,9 @@ def plain_moments(X: Array, y: Array, U: Array) -> Array:
     A = np.matmul(W.transpose(0, 2, 1), W) / m
     r = y - np.sum(P * V, axis=2)
     b = np.matmul(W.transpose(0, 2, 1), r[..., None])[..., 0] / m
-    weight = np.minimum(1, np.minimum(1.0 / np.linalg.norm(A, axis=(1, 2)), 0.002 / np.linalg.norm(b, axis=1)))
+    weight = np.minimum(
+        1, np.minimum(1.0 / np.linalg.norm(A, axis=(1, 2)), 0.002 / np.linalg.norm(b, axis=1))
+    )
     return np.linalg.solve(np.tensordot(weight, A, 1), weight @ b).reshape(k, d).T
 
 

@@ -45,7 +45,9 @@ LENET = ("model=lenet", "data.size=32", "data.channels=3", "data.m=100")
 Work = Callable[[Sequence[int]], Array]
 
 
-def loop(network: nn.Sequential, shape: Sequence[int], users: Cohort, cached: bool, some: Sequence[int]) -> Array:
+def loop(
+    network: nn.Sequential, shape: Sequence[int], users: Cohort, cached: bool, some: Sequence[int]
+) -> Array:
     """Clipped sum of the updates of some users, one by one."""
     total = np.zeros(sum(parameter.numel() for parameter in network[:-1].parameters()))
     criterion = nn.CrossEntropyLoss()
@@ -120,12 +122,18 @@ def our_rounds(*overrides: str) -> tuple[float, Experiment]:
     return ROUNDS * experiment.data.n / spent, experiment
 
 
-def against_torch(repetitions: int, mlp_users: int, lenet_users: int, looped: tuple[int, int]) -> list[Row]:
+def against_torch(
+    repetitions: int, mlp_users: int, lenet_users: int, looped: tuple[int, int]
+) -> list[Row]:
     """One row a network, users a second of a private round: privfed with all its users, the loops with the first few."""
     rows = []
     problems = (
         (looped[0], mlp_users, {"MLP": MLP}),
-        (looped[1], lenet_users, {"LeNet": LENET, "LeNet, bfloat16": (*LENET, "model.precision=bfloat16")}),
+        (
+            looped[1],
+            lenet_users,
+            {"LeNet": LENET, "LeNet, bfloat16": (*LENET, "model.precision=bfloat16")},
+        ),
     )
     for some, n, variants in problems:
         speeds: dict[str, list[float]] = {}
@@ -141,29 +149,53 @@ def against_torch(repetitions: int, mlp_users: int, lenet_users: int, looped: tu
                     speed = per_second(count, partial(way, work, count))
                     speeds.setdefault(f"{cached} {way.__name__}", []).append(speed)
         median = {key: statistics.median(values[1:]) for key, values in speeds.items()}
-        plain, kept = (max(speed for key, speed in median.items() if key.startswith(cached)) for cached in ("False", "True"))
+        plain, kept = (
+            max(speed for key, speed in median.items() if key.startswith(cached))
+            for cached in ("False", "True")
+        )
         for name in variants:
             mine = median[name]
             ratios = {"ratio": mine / plain, "ratio_kept": mine / kept}
-            rows.append({"network": name, "n": n, "users_per_s": mine, "loop": plain, "loop_kept": kept, **ratios})
+            rows.append(
+                {
+                    "network": name,
+                    "n": n,
+                    "users_per_s": mine,
+                    "loop": plain,
+                    "loop_kept": kept,
+                    **ratios,
+                }
+            )
     return rows
 
 
 def memory(mlp_users: int, lenet_users: int) -> list[Row]:
     """One row a network: peak memory of whole runs of one round, in processes of their own."""
     rows = []
-    for name, sizes, n in (("MLP", MLP, mlp_users), ("LeNet", (*LENET, "algo.local_epochs=1"), lenet_users)):
+    for name, sizes, n in (
+        ("MLP", MLP, mlp_users),
+        ("LeNet", (*LENET, "algo.local_epochs=1"), lenet_users),
+    ):
         with tempfile.TemporaryDirectory() as folder:
             settings = [*SETTING, *sizes, f"data.n={n}", "rounds=1", f"out={folder}/o"]
             subprocess.run([sys.executable, "-m", "privfed.run", "--quiet", *settings], check=True)
             result = json.loads((Path(folder) / "o/result.json").read_text())
-        rows.append({"network": name, "n": n, "rounds_s": result["time"]["rounds_s"], "peak_mb": result["peak_rss_mb"]})
+        rows.append(
+            {
+                "network": name,
+                "n": n,
+                "rounds_s": result["time"]["rounds_s"],
+                "peak_mb": result["peak_rss_mb"],
+            }
+        )
     return rows
 
 
 def speeds(effort: Effort) -> list[Row]:
     """quick: one repetition, fewer users."""
-    return against_torch(1, 200, 8, (20, 4)) if effort.quick else against_torch(3, 1000, 24, (40, 8))
+    return (
+        against_torch(1, 200, 8, (20, 4)) if effort.quick else against_torch(3, 1000, 24, (40, 8))
+    )
 
 
 NETWORKS = Section(
@@ -203,7 +235,9 @@ SECTIONS = (NETWORKS, MEMORY)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true", help="one repetition, fewer users")
     effort = Effort(parser.parse_args().quick)
     for section in SECTIONS:

@@ -49,7 +49,10 @@ def plain_two_batches(X: Array, y: Array, U: Array, rng: np.random.Generator) ->
     return v[:, :, None] * np.matmul((2 / (m - half) * r)[:, None, :], X_other)
 
 
-ESTIMATORS: dict[str, Gradients] = {"leave-one-out": plain_leave_one_out, "two-batches": plain_two_batches}
+ESTIMATORS: dict[str, Gradients] = {
+    "leave-one-out": plain_leave_one_out,
+    "two-batches": plain_two_batches,
+}
 
 
 def plain_rounds(gradients: Gradients, X: Array, y: Array, U: Array, rounds: int) -> float:
@@ -60,7 +63,9 @@ def plain_rounds(gradients: Gradients, X: Array, y: Array, U: Array, rounds: int
         G = gradients(X, y, U, rng)
         norms = np.sqrt(np.sum(G * G, axis=(1, 2)))
         factors = np.minimum(1, CLIP / norms)
-        mean = (np.tensordot(factors, G, 1) + 2 * CLIP / 0.05 * rng.standard_normal(G.shape[1:])) / len(X)
+        mean = (
+            np.tensordot(factors, G, 1) + 2 * CLIP / 0.05 * rng.standard_normal(G.shape[1:])
+        ) / len(X)
         U = retraction(U - 8 * 0.85**t * mean.T)
     return time.perf_counter() - start
 
@@ -79,11 +84,17 @@ def against_numpy(repetitions: int, n: int = USERS) -> list[Row]:
         for _ in range(repetitions):
             seconds, experiment = our_rounds(f"data.n={n}", f"algo.estimator={name}")
             ours.append(seconds / ROUNDS)
-            users = experiment.data.cohort(0, n).exact()  # single precision would be converted in every round
+            users = experiment.data.cohort(
+                0, n
+            ).exact()  # single precision would be converted in every round
             U = retraction(experiment.data.U_star + 0.05)
             plain.append(plain_rounds(gradients, users.X, users.y, U, 3) / 3)
         mine, reference = statistics.median(ours), statistics.median(plain)
-        speeds = {"users_per_s": n / mine, "plain_users_per_s": n / reference, "ratio": reference / mine}
+        speeds = {
+            "users_per_s": n / mine,
+            "plain_users_per_s": n / reference,
+            "ratio": reference / mine,
+        }
         rows.append({"n": n, "estimator": name, **speeds})
     return rows
 
@@ -96,7 +107,13 @@ def growth(repetitions: int, sizes: tuple[int, ...] = (5000, 20_000, 80_000)) ->
     middle = sizes[len(sizes) // 2]
     base = cost[middle] / middle
     return [
-        {"n": n, "base": middle, "seconds": seconds, "user_s": seconds / n, "ratio": seconds / n / base}
+        {
+            "n": n,
+            "base": middle,
+            "seconds": seconds,
+            "user_s": seconds / n,
+            "ratio": seconds / n / base,
+        }
         for n, seconds in cost.items()
     ]
 
@@ -106,12 +123,22 @@ def one_user_a_node(repetitions: int, n: int = 2000) -> list[Row]:
     cores = len(os.sched_getaffinity(0))
     names = {"a cohort a core": cores, "a node a user": n}
     cost = {
-        name: statistics.median(our_rounds(f"data.n={n}", f"runtime.nodes={nodes}")[0] / ROUNDS for _ in range(repetitions))
+        name: statistics.median(
+            our_rounds(f"data.n={n}", f"runtime.nodes={nodes}")[0] / ROUNDS
+            for _ in range(repetitions)
+        )
         for name, nodes in names.items()
     }
     base = cost["a cohort a core"]
     return [
-        {"n": n, "spread": name, "nodes": names[name], "seconds": each, "calls": names[name] / each, "ratio": each / base}
+        {
+            "n": n,
+            "spread": name,
+            "nodes": names[name],
+            "seconds": each,
+            "calls": names[name] / each,
+            "ratio": each / base,
+        }
         for name, each in cost.items()
     ]
 

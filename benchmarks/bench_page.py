@@ -53,21 +53,70 @@ class Target:
 
 
 TARGETS = (
-    Target("a round at n=1,000,000, part of the memory bandwidth (triad)", "limits/triad/fraction", 1 / 3, better="higher"),
+    Target(
+        "a round at n=1,000,000, part of the memory bandwidth (triad)",
+        "limits/triad/fraction",
+        1 / 3,
+        better="higher",
+    ),
     Target("the whole command at n=1,000,000, seconds", "scale/1,000,000/wall_s", 60, ",.0f"),
     Target("the whole command at n=1,000,000, MB", "scale/1,000,000/peak_mb", 8000, ",.0f"),
-    Target("the whole command at n=10,000,000, streamed, seconds", "scale/10,000,000, streamed/wall_s", 600, ",.0f"),
-    Target("the whole command at n=10,000,000, streamed, MB", "scale/10,000,000, streamed/peak_mb", 4000, ",.0f"),
-    Target("users a second against pfl in one process", "rivals/pfl, 1 process/ratio_n", 200, ",.0f", "higher"),
-    Target("users a second against pfl in two processes", "rivals/pfl, 2 processes/ratio_n", 200, ",.0f", "higher"),
-    Target("users a second against stock Flower and Ray", "rivals/Flower and Ray/ratio_n", 5000, ",.0f", "higher"),
+    Target(
+        "the whole command at n=10,000,000, streamed, seconds",
+        "scale/10,000,000, streamed/wall_s",
+        600,
+        ",.0f",
+    ),
+    Target(
+        "the whole command at n=10,000,000, streamed, MB",
+        "scale/10,000,000, streamed/peak_mb",
+        4000,
+        ",.0f",
+    ),
+    Target(
+        "users a second against pfl in one process",
+        "rivals/pfl, 1 process/ratio_n",
+        200,
+        ",.0f",
+        "higher",
+    ),
+    Target(
+        "users a second against pfl in two processes",
+        "rivals/pfl, 2 processes/ratio_n",
+        200,
+        ",.0f",
+        "higher",
+    ),
+    Target(
+        "users a second against stock Flower and Ray",
+        "rivals/Flower and Ray/ratio_n",
+        5000,
+        ",.0f",
+        "higher",
+    ),
     *(
-        Target(f"growth of cost in {over}, exponent", f"curves/{over}/slope", 1, better="near", within=0.1)
+        Target(
+            f"growth of cost in {over}, exponent",
+            f"curves/{over}/slope",
+            1,
+            better="near",
+            within=0.1,
+        )
         for over in ("n", "d", "k", "m", "rounds")
     ),
     Target("the initialiser at d=500 against the gemm of its vectors", "initialiser/500/ratio", 5),
-    Target("the initialiser at d=500 against the same product by symmetry (syrk)", "initialiser/500/ratio_symmetric", 5),
-    Target("cores busy in a sweep, start-up and summary included", "sweep/all/busy", 0.9, ".0%", "higher"),
+    Target(
+        "the initialiser at d=500 against the same product by symmetry (syrk)",
+        "initialiser/500/ratio_symmetric",
+        5,
+    ),
+    Target(
+        "cores busy in a sweep, start-up and summary included",
+        "sweep/all/busy",
+        0.9,
+        ".0%",
+        "higher",
+    ),
 )
 Line = tuple[str, str, str, str]
 
@@ -77,8 +126,19 @@ def targets(measured: Mapping[str, Measurement]) -> list[Line]:
     lines = []
     for target in TARGETS:
         found = measured.get(target.name)
-        value, met = ("-", "not measured") if found is None else (format(found.value, target.form), target.met(found.value))
-        lines.append((target.words, target.asked, value, met if isinstance(met, str) else "yes" if met else "NO"))
+        value, met = (
+            ("-", "not measured")
+            if found is None
+            else (format(found.value, target.form), target.met(found.value))
+        )
+        lines.append(
+            (
+                target.words,
+                target.asked,
+                value,
+                met if isinstance(met, str) else "yes" if met else "NO",
+            )
+        )
     return lines
 
 
@@ -100,17 +160,27 @@ def newest(history: Sequence[Entry], sections: Mapping[str, Section]) -> dict[st
     return {name: entry for name, entry in found.items() if entry is not None}
 
 
-def measured_of(shown: Mapping[str, Entry], sections: Mapping[str, Section]) -> dict[str, Measurement]:
+def measured_of(
+    shown: Mapping[str, Entry], sections: Mapping[str, Section]
+) -> dict[str, Measurement]:
     """All quantities of full size on the page, by name: bounds are for no others."""
     full = {name: entry for name, entry in shown.items() if entry["size"] == "full"}
-    every = [each for name, entry in full.items() for each in sections[name].measurements(rows_of(entry, name))]
+    every = [
+        each
+        for name, entry in full.items()
+        for each in sections[name].measurements(rows_of(entry, name))
+    ]
     return {each.name: each for each in every}
 
 
 def origin(entry: Entry) -> str:
     """When, of what and on what an entry was measured."""
     machine = entry["machine"]
-    commit = f"commit {entry['commit']}{' with changes' if entry.get('dirty') else ''}" if entry.get("commit") else "no commit"
+    commit = (
+        f"commit {entry['commit']}{' with changes' if entry.get('dirty') else ''}"
+        if entry.get("commit")
+        else "no commit"
+    )
     text = f"{entry['date'][:10]}, {commit}, {machine.get('cores')} cores ({machine.get('cpu')}), load {machine.get('load')}"
     text += ", **quick: small sizes, measured once**" if entry["size"] == "quick" else ""
     return text + (", **on a busy machine: provisional**" if busy(entry) else "")
@@ -118,7 +188,9 @@ def origin(entry: Entry) -> str:
 
 def wrapped(text: str) -> str:
     """A paragraph."""
-    return textwrap.fill(" ".join(text.split()), 128, break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(
+        " ".join(text.split()), 128, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def page(history: Sequence[Entry], sections: Mapping[str, Section]) -> str:
@@ -127,16 +199,28 @@ def page(history: Sequence[Entry], sections: Mapping[str, Section]) -> str:
     latest = max(shown.values(), key=lambda entry: str(entry["date"]), default=None)
     parts = ["# Benchmarks", *(wrapped(part) for part in HEAD.strip().split("\n\n"))]
     if latest is not None:
-        packages = ", ".join(f"{name} {version}" for name, version in latest.get("versions", {}).items())
-        parts.append(wrapped(f"Measured {origin(latest)}; {packages}. Sections measured at another time say so."))
-        parts.append(f"![Users a second of privfed and others; how cost grows; a round against limits]({PICTURE})")
+        packages = ", ".join(
+            f"{name} {version}" for name, version in latest.get("versions", {}).items()
+        )
+        parts.append(
+            wrapped(
+                f"Measured {origin(latest)}; {packages}. Sections measured at another time say so."
+            )
+        )
+        parts.append(
+            f"![Users a second of privfed and others; how cost grows; a round against limits]({PICTURE})"
+        )
     head = ["what it is to reach", "bound", "measured", "met"], ["---", "--:", "--:", "---"]
     parts.append(markdown_table([*head, *targets(measured_of(shown, sections))]))
     for name, section in sections.items():
         entry = shown.get(name)
         rows = rows_of(entry, name) if entry else []
         parts += [f"## {section.heading}", wrapped(section.about)]
-        parts += [f"**{section.titled(rows)}**", section.markdown(rows)] if rows else ["Not measured yet."]
+        parts += (
+            [f"**{section.titled(rows)}**", section.markdown(rows)]
+            if rows
+            else ["Not measured yet."]
+        )
         if entry is not None and entry is not latest:
             parts.append(wrapped(f"Measured {origin(entry)}."))
     return "\n\n".join(parts) + "\n"

@@ -44,7 +44,9 @@ class Representation(Model):
         self.U, self.n, self.t = U, n, 0
         self.total = np.zeros(U.T.shape)
 
-    def apply_model_update(self, statistics: MappedVectorStatistics) -> tuple[Representation, Metrics]:
+    def apply_model_update(
+        self, statistics: MappedVectorStatistics
+    ) -> tuple[Representation, Metrics]:
         """A gradient step and QR."""
         self.total = np.asarray(statistics["U"], dtype=np.float64)
         self.U = stepped(self.U, self.total, self.n, self.t)
@@ -60,7 +62,12 @@ class FedRep(FederatedAlgorithm):
         self.rounds, self.clock = rounds, [time.perf_counter()]
 
     def get_next_central_contexts(
-        self, model: Any, iteration: int, algorithm_params: Any, model_train_params: Any, model_eval_params: Any = None
+        self,
+        model: Any,
+        iteration: int,
+        algorithm_params: Any,
+        model_train_params: Any,
+        model_eval_params: Any = None,
     ) -> tuple[Any, Any, Any]:
         """One query a round."""
         if iteration == self.rounds:
@@ -77,27 +84,37 @@ class FedRep(FederatedAlgorithm):
         )
         return (context,), model, Metrics()
 
-    def simulate_one_user(self, model: Any, user_dataset: Any, central_context: Any) -> tuple[Any, Any]:
+    def simulate_one_user(
+        self, model: Any, user_dataset: Any, central_context: Any
+    ) -> tuple[Any, Any]:
         """The user's gradient, not clipped yet."""
         X, y = user_dataset.raw_data
         G = gradient(X, y, model.U)
         return MappedVectorStatistics({"U": torch.from_numpy(G) if SEVERAL else G}), Metrics()
 
-    def process_aggregated_statistics(self, central_context: Any, aggregate_metrics: Any, model: Any, statistics: Any) -> Any:
+    def process_aggregated_statistics(
+        self, central_context: Any, aggregate_metrics: Any, model: Any, statistics: Any
+    ) -> Any:
         """The server's step."""
         updated = model.apply_model_update(statistics)
         self.clock.append(time.perf_counter())
         return updated
 
 
-def run(X: Array, y: Array, U: Array, bound: float, noise: float, rounds: int) -> tuple[Array, list[float]]:
+def run(
+    X: Array, y: Array, U: Array, bound: float, noise: float, rounds: int
+) -> tuple[Array, list[float]]:
     """The last round's noised sum (k, d), and the seconds of every round."""
     np.random.seed(0)  # noqa: NPY002 (pfl's processes agree on users by NumPy's global seed)
-    users = FederatedDataset.from_slices(list(zip(X, y, strict=True)), MinimizeReuseUserSampler(range(len(X))))
+    users = FederatedDataset.from_slices(
+        list(zip(X, y, strict=True)), MinimizeReuseUserSampler(range(len(X)))
+    )
     mechanism = CentrallyAppliedPrivacyMechanism(GaussianMechanism(bound, noise / bound))
     algorithm, model = FedRep(rounds), Representation(U, len(X))
     backend = SimulatedBackend(users, users, [mechanism])
-    algorithm.run(AlgorithmHyperParams(), backend, model, ModelHyperParams(), send_metrics_to_platform=False)
+    algorithm.run(
+        AlgorithmHyperParams(), backend, model, ModelHyperParams(), send_metrics_to_platform=False
+    )
     return model.total, list(np.diff(algorithm.clock))
 
 

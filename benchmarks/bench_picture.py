@@ -14,11 +14,22 @@ BLUE, GREY = "tab:blue", "0.65"
 def users_a_second(axes: plt.Axes, rows: Sequence[Row]) -> None:
     """Bars on a logarithmic axis, fastest first."""
     first = rows[0]
-    bars = {f"privfed, n={first[key]:,}": first[f"ours_{name}"] for name, key in (("n", "n"), ("base", "base"))}
-    bars |= {f"{row['rival']}, n={row['users']:,}": row["users_per_s"] for row in rows if row["users_per_s"]}
+    bars = {
+        f"privfed, n={first[key]:,}": first[f"ours_{name}"]
+        for name, key in (("n", "n"), ("base", "base"))
+    }
+    bars |= {
+        f"{row['rival']}, n={row['users']:,}": row["users_per_s"]
+        for row in rows
+        if row["users_per_s"]
+    }
     speeds = sorted(bars.items(), key=lambda bar: bar[1])
     names = [name.replace(", n=", "\nn=") for name, _ in speeds]
-    drawn = axes.barh(names, [speed for _, speed in speeds], color=[BLUE if "privfed" in name else GREY for name in names])
+    drawn = axes.barh(
+        names,
+        [speed for _, speed in speeds],
+        color=[BLUE if "privfed" in name else GREY for name in names],
+    )
     axes.bar_label(drawn, [f"{speed:,.0f}" for _, speed in speeds], padding=3, fontsize=8)
     axes.set_xscale("log")
     axes.set_xlim(right=30 * speeds[-1][1])
@@ -40,14 +51,24 @@ def growth(axes: plt.Axes, rows: Sequence[Row]) -> None:
     axes.set_xticks(ticks, [f"{tick}x" for tick in ticks])
     axes.set_yticks(ticks, [f"{tick}x" for tick in ticks])
     axes.minorticks_off()
-    axes.set_ylim(top=3 * max(row["seconds"][i] / row["seconds"][0] for row in rows for i in range(len(row["seconds"]))))
+    axes.set_ylim(
+        top=3
+        * max(
+            row["seconds"][i] / row["seconds"][0]
+            for row in rows
+            for i in range(len(row["seconds"]))
+        )
+    )
     axes.legend(fontsize=8, loc="upper left")
     axes.set(xlabel="size", ylabel="time", title="How cost grows")
 
 
 def near_limits(axes: plt.Axes, rows: Sequence[Row]) -> None:
     """What part of each limit a round reaches."""
-    names = [f"{row['limit']}\n{1e-9 * row['available']:.0f} {'GB' if row['unit'] == 'bytes' else 'GFLOP'}/s" for row in rows]
+    names = [
+        f"{row['limit']}\n{1e-9 * row['available']:.0f} {'GB' if row['unit'] == 'bytes' else 'GFLOP'}/s"
+        for row in rows
+    ]
     drawn = axes.barh(names[::-1], [row["fraction"] for row in rows][::-1], color=BLUE)
     axes.bar_label(drawn, [f"{row['fraction']:.0%}" for row in rows][::-1], padding=3, fontsize=8)
     axes.axvline(1 / 3, linestyle="--", linewidth=1, color="black", label="1/3")

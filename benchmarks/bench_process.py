@@ -33,7 +33,9 @@ def watched(command: Sequence[str], marks: Mapping[str, Callable[[], bool]] | No
     cost, waiting, done = Cost(), dict(marks or {}), Event()
     with tempfile.TemporaryFile() as errors:
         start = time.perf_counter()
-        process = subprocess.Popen(command, env=os.environ | QUIET, stdout=subprocess.DEVNULL, stderr=errors)
+        process = subprocess.Popen(
+            command, env=os.environ | QUIET, stdout=subprocess.DEVNULL, stderr=errors
+        )
 
         def wait() -> None:
             _, status, usage = os.wait4(process.pid, 0)
@@ -71,7 +73,11 @@ def tree_cpu(pid: int) -> float:
     """CPU seconds so far of a process, its descendants that live, and those that it has waited for."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        children = [child for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
+        children = [
+            child
+            for task in Path(f"/proc/{pid}/task").iterdir()
+            for child in (task / "children").read_text().split()
+        ]
     except OSError:
         return 0.0
     return sum(map(int, fields[11:15])) / TICKS + sum(tree_cpu(int(child)) for child in children)

@@ -55,9 +55,15 @@ class Problem:
     """n users and an embedding near the true one, and privfed's own clipped sum there."""
 
     def __init__(self, n: int) -> None:
-        experiment = Experiment(compose([f"data.n={n}", "init=random", "rounds=1", "eps=inf", f"algo.clip={CLIP}"]))
+        experiment = Experiment(
+            compose([f"data.n={n}", "init=random", "rounds=1", "eps=inf", f"algo.clip={CLIP}"])
+        )
         users = experiment.data.cohort(0, n)
-        self.n, self.X, self.y = n, np.asarray(users.X, dtype=np.float64), np.asarray(users.y, dtype=np.float64)
+        self.n, self.X, self.y = (
+            n,
+            np.asarray(users.X, dtype=np.float64),
+            np.asarray(users.y, dtype=np.float64),
+        )
         self.U = retraction(experiment.data.U_star + 0.05)
         announced = experiment.strategy.announcement(experiment.strategy.plan[-1])
         sums, _, _ = experiment.factory(range(n)).fit([self.U], announced)
@@ -90,7 +96,9 @@ def looped(problem: Problem) -> Callable[[Array], Array]:
     return total
 
 
-def rounds_here(make: Callable[[Problem], Callable[[Array], Array]], problem: Problem, rounds: int) -> Answer:
+def rounds_here(
+    make: Callable[[Problem], Callable[[Array], Array]], problem: Problem, rounds: int
+) -> Answer:
     """Whole rounds in this process."""
     sum_of, U, rng, seconds = make(problem), problem.U, np.random.default_rng(0), []
     first = sum_of(U)
@@ -105,10 +113,21 @@ def rounds_here(make: Callable[[Problem], Callable[[Array], Array]], problem: Pr
 def rounds_apart(command: Sequence[str], problem: Problem, rounds: int) -> Answer:
     """Whole rounds in a process of its own, which gets the words {problem}, {answer}, {rounds} filled in."""
     with tempfile.TemporaryDirectory() as folder:
-        names = {"problem": f"{folder}/problem.npz", "answer": f"{folder}/answer.npz", "rounds": str(rounds)}
+        names = {
+            "problem": f"{folder}/problem.npz",
+            "answer": f"{folder}/answer.npz",
+            "rounds": str(rounds),
+        }
         np.savez(names["problem"], X=problem.X, y=problem.y, U=problem.U, bound=BOUND)
         line = [word.format(**names) for word in command]
-        done = subprocess.run(line, cwd=FOLDER, env=os.environ | QUIET | FAIR, capture_output=True, text=True, timeout=600)
+        done = subprocess.run(
+            line,
+            cwd=FOLDER,
+            env=os.environ | QUIET | FAIR,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
         if done.returncode:
             raise RivalError(" ".join(done.stderr.split())[:500] or f"exit code {done.returncode}")
         with np.load(names["answer"]) as file:
@@ -118,8 +137,12 @@ def rounds_apart(command: Sequence[str], problem: Problem, rounds: int) -> Answe
 def on_pfl(processes: int, problem: Problem, rounds: int) -> Answer:
     """In pfl's environment."""
     python = str(PFL / "bin/python")
-    start = ["-m", "torch.distributed.run", f"--nproc_per_node={processes}"] if processes > 1 else []
-    return rounds_apart([python, *start, "bench_pfl.py", "{problem}", "{answer}", "{rounds}"], problem, rounds)
+    start = (
+        ["-m", "torch.distributed.run", f"--nproc_per_node={processes}"] if processes > 1 else []
+    )
+    return rounds_apart(
+        [python, *start, "bench_pfl.py", "{problem}", "{answer}", "{rounds}"], problem, rounds
+    )
 
 
 def on_flower(problem: Problem, rounds: int) -> Answer:
@@ -149,7 +172,13 @@ def measured(name: str, rounds: int, users: int | None = None) -> Row:
     """One rival: its speed if it computes what we do, otherwise why there is none."""
     work, most = RIVALS[name]
     problem = Problem(users or most)
-    row: Row = {"rival": name, "users": problem.n, "users_per_s": None, "difference": None, "note": ""}
+    row: Row = {
+        "rival": name,
+        "users": problem.n,
+        "users_per_s": None,
+        "difference": None,
+        "note": "",
+    }
     if name.startswith("pfl") and not PFL.exists():
         return row | {"note": "not installed: python benchmarks/bench_rivals.py --install-pfl"}
     try:
@@ -162,7 +191,13 @@ def measured(name: str, rounds: int, users: int | None = None) -> Row:
     return row | {"users_per_s": problem.n / statistics.median(seconds)}
 
 
-def rivals(n: int, rounds: int, names: Sequence[str] = tuple(RIVALS), users: int | None = None, base: int = BASE) -> list[Row]:
+def rivals(
+    n: int,
+    rounds: int,
+    names: Sequence[str] = tuple(RIVALS),
+    users: int | None = None,
+    base: int = BASE,
+) -> list[Row]:
     """A row for each rival, beside privfed's speed with n users and, measured right before and after, with `base` users."""
     our_rounds(1000, 2)  # compile and load before anything is timed
     large = n / statistics.median(our_rounds(n, 2 * rounds))
@@ -170,9 +205,16 @@ def rivals(n: int, rounds: int, names: Sequence[str] = tuple(RIVALS), users: int
     for name in names:
         row = measured(name, rounds, users)
         after = our_rounds(base, 2 * rounds)
-        row |= {"base": base, "n": n, "ours_base": base / statistics.median(before + after), "ours_n": large}
+        row |= {
+            "base": base,
+            "n": n,
+            "ours_base": base / statistics.median(before + after),
+            "ours_n": large,
+        }
         if row["users_per_s"] is not None:
-            row |= {f"ratio_{size}": row[f"ours_{size}"] / row["users_per_s"] for size in ("base", "n")}
+            row |= {
+                f"ratio_{size}": row[f"ours_{size}"] / row["users_per_s"] for size in ("base", "n")
+            }
         rows.append(row)
         before = after
     return rows
@@ -204,23 +246,46 @@ SECTION = Section(
 def install_pfl() -> None:
     """Make .venv-pfl, with NumPy, SciPy and PyTorch as we have them; our other pins are too new for pfl."""
     pins = (FOLDER.parent / "constraints.txt").read_text().splitlines()
-    packages = [f"pfl=={PFL_VERSION}", *(pin for pin in pins if pin.startswith(("torch==", "numpy==", "scipy==")))]
+    packages = [
+        f"pfl=={PFL_VERSION}",
+        *(pin for pin in pins if pin.startswith(("torch==", "numpy==", "scipy=="))),
+    ]
     subprocess.run([sys.executable, "-m", "venv", str(PFL)], check=True)
-    subprocess.run([str(PFL / "bin/python"), "-m", "pip", "install", "--quiet", *packages], check=True)
+    subprocess.run(
+        [str(PFL / "bin/python"), "-m", "pip", "install", "--quiet", *packages], check=True
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--n", type=int, default=LARGE, help="users of privfed's large run, which needs 5 GB a million")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--n",
+        type=int,
+        default=LARGE,
+        help="users of privfed's large run, which needs 5 GB a million",
+    )
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds of each rival")
-    parser.add_argument("--only", nargs="+", choices=RIVALS, default=tuple(RIVALS), metavar="NAME", help=", ".join(RIVALS))
-    parser.add_argument("--install-pfl", action="store_true", help="make pfl's environment, and nothing else")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=RIVALS,
+        default=tuple(RIVALS),
+        metavar="NAME",
+        help=", ".join(RIVALS),
+    )
+    parser.add_argument(
+        "--install-pfl", action="store_true", help="make pfl's environment, and nothing else"
+    )
     chosen = parser.parse_args()
     if chosen.install_pfl:
         install_pfl()
         return
     print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}")
-    Console(highlight=False, width=160).print(SECTION.table(rivals(chosen.n, chosen.rounds, chosen.only)))
+    Console(highlight=False, width=160).print(
+        SECTION.table(rivals(chosen.n, chosen.rounds, chosen.only))
+    )
 
 
 if __name__ == "__main__":

@@ -43,11 +43,19 @@ def processes(users: int, rounds: int, repetitions: int) -> list[Row]:
         for _ in range(repetitions):
             for name, overrides in RUNTIMES.items():
                 CountedProxy.sent.clear()
-                experiment = Experiment(compose([f"data.n={users}", f"rounds={rounds}", *overrides]))
+                experiment = Experiment(
+                    compose([f"data.n={users}", f"rounds={rounds}", *overrides])
+                )
                 outcome = experiment.run()
-                seconds[name] += [row["seconds"] for row in outcome.rows if row["task"] == "gradient"]
-                asked = [count for (_, question), count in CountedProxy.sent.items() if question == "fit"]
-                messages[name] = max(asked, default=0) / len(outcome.rows)  # in one process none is sent
+                seconds[name] += [
+                    row["seconds"] for row in outcome.rows if row["task"] == "gradient"
+                ]
+                asked = [
+                    count for (_, question), count in CountedProxy.sent.items() if question == "fit"
+                ]
+                messages[name] = max(asked, default=0) / len(
+                    outcome.rows
+                )  # in one process none is sent
     cost = {name: statistics.median(each) for name, each in seconds.items()}
     return [
         {
@@ -66,7 +74,10 @@ def over_the_network(repetitions: int, rounds: int = 200) -> list[Row]:
     """One row a runtime: rounds of a federation whose users have next to nothing to compute."""
     settings = ["data.n=3", "data.d=5", "data.m=6", f"rounds={rounds}"]
     rows: list[Row] = []
-    for name, runtime in (("one process", "runtime=inprocess"), ("gRPC on loopback, TLS, a process a client", "runtime=grpc")):
+    for name, runtime in (
+        ("one process", "runtime=inprocess"),
+        ("gRPC on loopback, TLS, a process a client", "runtime=grpc"),
+    ):
         each = []
         for _ in range(repetitions):
             outcome = Experiment(compose([*settings, runtime, "runtime.nodes=3"])).run()

@@ -45,7 +45,9 @@ def client_seconds(d: int, users: Sequence[int], tries: int = 9) -> tuple[float,
     cores = len(os.sched_getaffinity(0))
     made = experiment(f"data.n={cores * max(users)}", f"data.d={d}", "runtime.nodes=1")
     step = made.strategy.plan[0]
-    ins = FitIns(ndarrays_to_parameters(made.strategy.announced(step)), made.strategy.announcement(step))
+    ins = FitIns(
+        ndarrays_to_parameters(made.strategy.announced(step)), made.strategy.announcement(step)
+    )
 
     def taken(first: int, count: int) -> list[float]:
         client = made.factory(range(first, first + count)).to_client()
@@ -93,7 +95,10 @@ def reply_seconds(sizes: Sequence[int], nodes: Sequence[int], rounds: int = 7) -
         seconds = []
         for count in nodes:
             strategy = experiment(
-                f"data.n={count}", f"data.d={size // K}", f"runtime.nodes={count}", f"rounds={rounds}"
+                f"data.n={count}",
+                f"data.d={size // K}",
+                f"runtime.nodes={count}",
+                f"rounds={rounds}",
             ).strategy
             proxies = [LocalProxy(cid, None) for cid in strategy.federation.nodes]  # type: ignore[arg-type]
             taken = []
@@ -101,7 +106,10 @@ def reply_seconds(sizes: Sequence[int], nodes: Sequence[int], rounds: int = 7) -
                 for step in range(1, rounds + 1):
                     wire = [answer(strategy.shape(), step, seed) for seed in range(count)]
                     start = time.thread_time()
-                    replies = [serde.fit_res_from_proto(ClientMessage.FromString(message).fit_res) for message in wire]
+                    replies = [
+                        serde.fit_res_from_proto(ClientMessage.FromString(message).fit_res)
+                        for message in wire
+                    ]
                     strategy.aggregate_fit(step, list(zip(proxies, replies, strict=True)), [])
                     taken.append(time.thread_time() - start)
             seconds.append(statistics.median(taken))
@@ -116,7 +124,13 @@ def round_costs(runtime: str, nodes: Sequence[int], rounds: int = 40) -> tuple[f
     clock: list[float] = []
     busy, passed = [], []
     for count in nodes:
-        made = experiment(RUNTIMES[runtime], f"runtime.nodes={count}", f"data.n={count}", f"rounds={rounds}", *share)
+        made = experiment(
+            RUNTIMES[runtime],
+            f"runtime.nodes={count}",
+            f"data.n={count}",
+            f"rounds={rounds}",
+            *share,
+        )
         clock.clear()
         rows = made.run(on_step=lambda row: clock.append(time.process_time())).rows
         busy.append(statistics.median(after - before for before, after in pairwise(clock)))
@@ -132,15 +146,22 @@ def measured() -> tuple[Costs, Row]:
     by_size = {d: client_seconds(d, (1, 400_000 // d, 2_000_000 // d)) for d in (D, 200, 800)}
     sizes = message_bytes((100, 1000, 10_000, 100_000))
     reply = reply_seconds((P, 10_000, 100_000), (4, 40))
-    found = {name: round_costs(name, (4, 400) if name == "in process" else (1, 6)) for name in RUNTIMES}
+    found = {
+        name: round_costs(name, (4, 400) if name == "in process" else (1, 6)) for name in RUNTIMES
+    }
     node, _, memory = by_size[D]
-    nodes_own = {"in process": node / cores}  # in one process the server's seconds include the nodes'
+    nodes_own = {
+        "in process": node / cores
+    }  # in one process the server's seconds include the nodes'
     costs = Costs(
         user=Line.through([K * d for d in by_size], [each for _, each, _ in by_size.values()]),
         node=node,
         reply=reply,
         fixed={name: fixed for name, (_, fixed) in found.items()},
-        overhead={name: max(0.0, each - nodes_own.get(name, 0.0) - reply(P)) for name, (each, _) in found.items()},
+        overhead={
+            name: max(0.0, each - nodes_own.get(name, 0.0) - reply(P))
+            for name, (each, _) in found.items()
+        },
         down=sizes["down"],
         up=sizes["up"],
         memory=memory,
@@ -155,7 +176,9 @@ def network_sizes() -> dict[str, int]:
         "LeNet for 32 x 32 x 3 images": lenet((3, 32, 32), 10, (64, 64), (384, 192)),
     }
     return {
-        name: sum(part.numel() for title, part in net.named_parameters() if not title.startswith("head"))
+        name: sum(
+            part.numel() for title, part in net.named_parameters() if not title.startswith("head")
+        )
         for name, net in nets.items()
     }
 
@@ -164,11 +187,19 @@ def validated(costs: Costs, rounds: int = 12) -> list[Row]:
     """Rounds measured here beside what the model says of them; none of them was used to find its constants."""
     cores = len(os.sched_getaffinity(0))
     cases = [("in process", n, nodes) for n in (2000, 20_000, 100_000) for nodes in (2, 16, 200)]
-    cases += [("in process", 2000, 2000), ("Ray", 20_000, 2), ("Ray", 100_000, 2), ("gRPC", 20_000, 2), ("gRPC", 2000, 4)]
+    cases += [
+        ("in process", 2000, 2000),
+        ("Ray", 20_000, 2),
+        ("Ray", 100_000, 2),
+        ("gRPC", 20_000, 2),
+        ("gRPC", 2000, 4),
+    ]
     rows = []
     for runtime, n, nodes in cases:
         share = ["runtime.cpus=0.5"] if runtime == "Ray" else []
-        made = experiment(RUNTIMES[runtime], f"data.n={n}", f"runtime.nodes={nodes}", f"rounds={rounds}", *share)
+        made = experiment(
+            RUNTIMES[runtime], f"data.n={n}", f"runtime.nodes={nodes}", f"rounds={rounds}", *share
+        )
         clock: list[float] = []
 
         def noted(_row: Row, clock: list[float] = clock) -> None:
@@ -179,16 +210,24 @@ def validated(costs: Costs, rounds: int = 12) -> list[Row]:
         row["predicted"] = costs.flat(n, nodes, 1, cores, runtime, P, None).total
         row["measured"] = statistics.median(each["seconds"] for each in rounds_of)
         if runtime == "in process":  # all processors' seconds are this process's
-            row["busy_predicted"] = row["predicted"] + costs.user(P) * n * (1 - 1 / min(cores, nodes))
+            row["busy_predicted"] = row["predicted"] + costs.user(P) * n * (
+                1 - 1 / min(cores, nodes)
+            )
             row["busy"] = statistics.median(after - before for before, after in pairwise(clock))
         rows.append(row)
     return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="put numbers and picture into docs/scaling.md")
-    parser.add_argument("--cores", type=int, default=CORES, help="cores a machine is assumed to have")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="put numbers and picture into docs/scaling.md"
+    )
+    parser.add_argument(
+        "--cores", type=int, default=CORES, help="cores a machine is assumed to have"
+    )
     chosen = parser.parse_args()
     costs, facts = measured()
     numbers = blocks(costs, validated(costs), facts, chosen.cores)

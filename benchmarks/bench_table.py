@@ -142,7 +142,9 @@ def filled(text: str, row: Row) -> str:
 
 def markdown_table(lines: Sequence[Sequence[str]]) -> str:
     """Heading, rule and rows."""
-    return "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in line) + " |" for line in lines)
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", "/") for cell in line) + " |" for line in lines
+    )
 
 
 def seconds(work: Callable[[], Any], repetitions: int) -> float:

@@ -21,7 +21,11 @@ def whole(name: str, *overrides: str) -> Row:
     """One run, from the start of Python to the report: where its seconds went, and its peak memory."""
     with tempfile.TemporaryDirectory() as folder:
         cost = watched([*RUN, *PLAIN, *overrides, f"out={folder}/run"])
-        row: Row = {"run": name, "command": " ".join(["python -m privfed.run", *PLAIN, *overrides]), "note": ""}
+        row: Row = {
+            "run": name,
+            "command": " ".join(["python -m privfed.run", *PLAIN, *overrides]),
+            "note": "",
+        }
         if cost.code:
             return row | {"note": f"failed: {cost.complaint}"}
         result = json.loads((Path(folder) / "run/result.json").read_text())
@@ -36,7 +40,13 @@ def whole(name: str, *overrides: str) -> Row:
         "rest_s": cost.wall - times["total_s"],
     }
     peak = max(cost.peak_mb, result["peak_rss_mb"])
-    return row | {"n": result["n_users"], "wall_s": cost.wall, "cpu_s": cost.cpu, **parts, "peak_mb": peak}
+    return row | {
+        "n": result["n_users"],
+        "wall_s": cost.wall,
+        "cpu_s": cost.cpu,
+        **parts,
+        "peak_mb": peak,
+    }
 
 
 def scale(effort: Effort) -> list[Row]:
@@ -44,7 +54,9 @@ def scale(effort: Effort) -> list[Row]:
     large, huge = ("100,000", "200,000") if effort.quick else ("1,000,000", "10,000,000")
     rows = [whole(large, f"data.n={large.replace(',', '')}")]
     if effort.long:
-        rows.append(whole(f"{huge}, streamed", f"data.n={huge.replace(',', '')}", "data.stream=true"))
+        rows.append(
+            whole(f"{huge}, streamed", f"data.n={huge.replace(',', '')}", "data.stream=true")
+        )
     return rows
 
 
@@ -64,7 +76,14 @@ def sweep(settings: Sequence[str], runs: int) -> list[Row]:
     rows, before = [], (0.0, 0.0)
     for phase, end in (*ends.items(), ("all", (cost.wall, cost.cpu))):
         wall, cpu = (end[i] - (before[i] if phase != "all" else 0.0) for i in range(2))
-        row = {"runs": runs, "cores": cores, "phase": phase, "seconds": wall, "cpu_s": cpu, "busy": cpu / (wall * cores)}
+        row = {
+            "runs": runs,
+            "cores": cores,
+            "phase": phase,
+            "seconds": wall,
+            "cpu_s": cpu,
+            "busy": cpu / (wall * cores),
+        }
         rows.append(row)
         before = end
     return rows

@@ -38,11 +38,19 @@ class Raylets:
     health: settings of Ray's, how soon the head gives up a raylet.
     """
 
-    def __init__(self, count: int = 3, cpus: int = 3, store: int = 80 * 2**20, health: Mapping[str, str] = HEALTH) -> None:
+    def __init__(
+        self,
+        count: int = 3,
+        cpus: int = 3,
+        store: int = 80 * 2**20,
+        health: Mapping[str, str] = HEALTH,
+    ) -> None:
         if count < 1 or cpus < 1:
             raise ValueError(f"a cluster needs raylets with cores, not {count} with {cpus}")
         self.count, self.cpus, self.store, self.health = count, cpus, store, dict(health)
-        self.folder = Path(tempfile.mkdtemp(prefix="pf"))  # a short path, as Ray's sockets live below it
+        self.folder = Path(
+            tempfile.mkdtemp(prefix="pf")
+        )  # a short path, as Ray's sockets live below it
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -63,10 +71,28 @@ class Raylets:
         self.stop()
 
     def _start(self, number: int) -> None:
-        line = [sys.executable, "-c", START, "start", "--block", "--disable-usage-stats", "--node-ip-address=127.0.0.1"]
-        line += [f"--num-cpus={self.cpus}", f"--object-store-memory={self.store}", "--min-worker-port=0", "--max-worker-port=0"]
+        line = [
+            sys.executable,
+            "-c",
+            START,
+            "start",
+            "--block",
+            "--disable-usage-stats",
+            "--node-ip-address=127.0.0.1",
+        ]
+        line += [
+            f"--num-cpus={self.cpus}",
+            f"--object-store-memory={self.store}",
+            "--min-worker-port=0",
+            "--max-worker-port=0",
+        ]
         if number == 0:
-            line += ["--head", f"--port={self.port}", f"--ray-client-server-port={free_port()}", "--include-dashboard=false"]
+            line += [
+                "--head",
+                f"--port={self.port}",
+                f"--ray-client-server-port={free_port()}",
+                "--include-dashboard=false",
+            ]
             line += [f"--temp-dir={self.folder / 'c'}"]
         else:
             line += [f"--address={self.address}"]
@@ -98,7 +124,11 @@ class Raylets:
     def of_node(self, nodes: list[dict[str, object]]) -> dict[str, int]:
         """Ray's node ids -> which of the raylets it is, 0 the head. nodes: what `ray.nodes()` says while all are alive."""
         numbers = {socket_of(words(self.pid(number))): number for number in range(self.count)}
-        return {str(node["NodeID"]): numbers[str(node["RayletSocketName"])] for node in nodes if node["Alive"]}
+        return {
+            str(node["NodeID"]): numbers[str(node["RayletSocketName"])]
+            for node in nodes
+            if node["Alive"]
+        }
 
     def send(self, number: int, what: signal.Signals) -> None:
         """To a raylet and, where it is to stand still, to all of its processes: as of a machine that has lost its network."""
@@ -117,7 +147,9 @@ class Raylets:
         for process in self.processes:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=max(0.1, deadline - time.monotonic()))
-        for pid in self.theirs | {process.pid for process in self.processes if process.poll() is None}:
+        for pid in self.theirs | {
+            process.pid for process in self.processes if process.poll() is None
+        }:
             if exists(pid) and any("ray" in word for word in words(pid)):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)

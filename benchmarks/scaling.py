@@ -63,7 +63,9 @@ class Network:
 
     def __post_init__(self) -> None:
         if self.latency < 0 or not self.bandwidth > 0:
-            raise ValueError(f"{self.name}: latency must not be negative, bandwidth must be positive")
+            raise ValueError(
+                f"{self.name}: latency must not be negative, bandwidth must be positive"
+            )
 
 
 DATA_CENTRE = Network("data centre", 0.5e-3, 10e9 / 8)
@@ -112,7 +114,14 @@ class Costs:
         return self.overhead[runtime] + self.reply(P)
 
     def flat(
-        self, n: int, nodes: int, machines: int, cores: int, runtime: str, P: int, network: Network | None = DATA_CENTRE
+        self,
+        n: int,
+        nodes: int,
+        machines: int,
+        cores: int,
+        runtime: str,
+        P: int,
+        network: Network | None = DATA_CENTRE,
     ) -> Round:
         """A round in which one server hears every node; network None: all on one machine."""
         check_sizes(n=n, nodes=nodes, machines=machines, cores=cores, P=P)
@@ -122,7 +131,11 @@ class Costs:
         server = nodes * self.message(runtime, P) + self.fixed[runtime]
         if network is None:
             return Round(compute, server, 0.0)
-        return Round(compute, server, 2 * network.latency + nodes * (self.down(P) + self.up(P)) / network.bandwidth)
+        return Round(
+            compute,
+            server,
+            2 * network.latency + nodes * (self.down(P) + self.up(P)) / network.bandwidth,
+        )
 
     def balance(self, n: int, runtime: str, P: int) -> float:
         """Nodes, each a cohort with a core of its own, at which the server takes as long as they: user n / N = N message.
@@ -162,12 +175,16 @@ def parents(leaves: int, fan_out: int) -> list[list[range]]:
     levels: list[list[range]] = []
     width = leaves
     while width > 1 or not levels:
-        levels.append([range(first, min(first + fan_out, width)) for first in range(0, width, fan_out)])
+        levels.append(
+            [range(first, min(first + fan_out, width)) for first in range(0, width, fan_out)]
+        )
         width = len(levels[-1])
     return levels
 
 
-def simulated(leaves: int, fan_out: int, hop: Hop, compute: Callable[[int], float] | float) -> float:
+def simulated(
+    leaves: int, fan_out: int, hop: Hop, compute: Callable[[int], float] | float
+) -> float:
     """Seconds until the root has the sum, event by event: parameters go down the tree, leaves compute, sums come up.
 
     An inner node sends its copies one after the other, takes in answers one at a time in the order they arrive, and passes
@@ -184,7 +201,9 @@ def simulated(leaves: int, fan_out: int, hop: Hop, compute: Callable[[int], floa
     seconds = compute if callable(compute) else lambda leaf: compute
     waiting = [[len(children) for children in level] for level in levels]
     free = [[0.0] * len(level) for level in levels]
-    events = [(begin[leaf] + seconds(leaf) + hop.latency, 0, leaf) for leaf in range(leaves)]  # arrival, level, sender
+    events = [
+        (begin[leaf] + seconds(leaf) + hop.latency, 0, leaf) for leaf in range(leaves)
+    ]  # arrival, level, sender
     heapq.heapify(events)
     while True:
         arrived, depth, sender = heapq.heappop(events)
@@ -211,12 +230,21 @@ def closed_form(depth: int, fan_out: int, hop: Hop, compute: float) -> float:
 def summed(values: Array, fan_out: int) -> Array:
     """The sum over leaves (leaves, ...) as the tree adds it up: every inner node adds its children in order."""
     for level in parents(len(values), fan_out):
-        values = np.stack([reduce(np.add, (values[child] for child in children)) for children in level])
+        values = np.stack(
+            [reduce(np.add, (values[child] for child in children)) for children in level]
+        )
     return values[0]
 
 
-def best_fan_out(leaves: int, hop: Hop, compute: float = 0.0, tried: Sequence[int] = ()) -> tuple[int, float]:
+def best_fan_out(
+    leaves: int, hop: Hop, compute: float = 0.0, tried: Sequence[int] = ()
+) -> tuple[int, float]:
     """The fan-out with the shortest simulated round, and its seconds; as many as there are leaves is a flat server."""
-    candidates = sorted({*(tried or (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 100, 128, 256, 512, 1000)), leaves})
+    candidates = sorted(
+        {*(tried or (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 100, 128, 256, 512, 1000)), leaves}
+    )
     allowed = [fan_out for fan_out in candidates if 2 <= fan_out <= max(2, leaves)]
-    return min(((fan_out, simulated(leaves, fan_out, hop, compute)) for fan_out in allowed), key=lambda found: found[1])
+    return min(
+        ((fan_out, simulated(leaves, fan_out, hop, compute)) for fan_out in allowed),
+        key=lambda found: found[1],
+    )

@@ -51,7 +51,9 @@ class AltMinClient(LinearClient):
     ) -> None:
         super().__init__(cohort, init, train, heads)
         if estimator not in ESTIMATORS:
-            raise ConfigError.of("algo.estimator", estimator, f"must be one of {', '.join(ESTIMATORS)}")
+            raise ConfigError.of(
+                "algo.estimator", estimator, f"must be one of {', '.join(ESTIMATORS)}"
+            )
         for key, value in (("algo.eta_c", eta_c), ("algo.zeta", zeta)):
             if value is not None:
                 check_positive(key, value)
@@ -61,7 +63,9 @@ class AltMinClient(LinearClient):
         """The initialiser's task and the moments."""
         return {**super().tasks(), "moments": self.moments}
 
-    def moments(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> tuple[Scaled, Scaled]:
+    def moments(
+        self, block: Cohort, shared: NDArrays, config: dict[str, Any]
+    ) -> tuple[Scaled, Scaled]:
         """A_i and b_i of every user of the block, each user scaled down equally in both."""
         X, y, P = block.X, block.y, self._features(block, shared)
         if self.estimator == "leave-one-out":
@@ -77,16 +81,26 @@ class AltMinClient(LinearClient):
         r = y - np.vecdot(P, V) if self.target == "residuals" else y
         if self.zeta is not None:
             r = np.clip(r, -self.zeta, self.zeta)
-        products = np.matmul((V * (r / r.shape[1])[..., None]).transpose(0, 2, 1), X).reshape(len(X), -1)
+        products = np.matmul((V * (r / r.shape[1])[..., None]).transpose(0, 2, 1), X).reshape(
+            len(X), -1
+        )
         K = np.matmul(V, V.transpose(0, 2, 1)) * np.matmul(X, X.transpose(0, 2, 1))
-        norms = np.stack([np.sqrt(np.sum(K * K, axis=(1, 2))) / y.shape[1], Dense(products).norms()])
+        norms = np.stack(
+            [np.sqrt(np.sum(K * K, axis=(1, 2))) / y.shape[1], Dense(products).norms()]
+        )
         overflow = ~np.isfinite(norms).all(axis=0)
         if overflow.any():
             V, X = (np.where(overflow[:, None, None], 0.0, array) for array in (V, X))
             products[overflow], norms[:, overflow] = 0.0, 0.0
         weight = np.ones(len(X))
         if config["release"]:
-            weight = np.min([clip_factors(*pair) for pair in zip(norms, np.frombuffer(config["clip"]), strict=True)], axis=0)
+            weight = np.min(
+                [
+                    clip_factors(*pair)
+                    for pair in zip(norms, np.frombuffer(config["clip"]), strict=True)
+                ],
+                axis=0,
+            )
         moments = Moments(V * np.sqrt(weight)[:, None, None], X, norms[0] * weight)
         return Scaled(moments, norms[0]), Scaled(Dense(products * weight[:, None]), norms[1])
 

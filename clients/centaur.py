@@ -20,7 +20,15 @@ from privfed.privacy.clipping import Contributions
 class CentaurClient(FedRepClient):
     """Per-user gradients of the representation at the user's own head."""
 
-    def __init__(self, cohort: Cohort, init: Any, train: str, heads: str, head_batch: int | None, batch: int | None) -> None:
+    def __init__(
+        self,
+        cohort: Cohort,
+        init: Any,
+        train: str,
+        heads: str,
+        head_batch: int | None,
+        batch: int | None,
+    ) -> None:
         super().__init__(cohort, init, "two-batches", train, heads, head_batch, batch)
 
     def gradient(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Contributions:

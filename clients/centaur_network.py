@@ -31,7 +31,9 @@ class CentaurClient(NetworkClient):
         b, _ = self.network.received(shared)
         batches = list(self.places(block, labels, self.local_epochs, "batches", t))
         own = self.course(b, {}, users, len(batches), self.local)
-        seen = own.features(x) if isinstance(batches[0], slice) else None  # the first step sees what the head saw
+        seen = (
+            own.features(x) if isinstance(batches[0], slice) else None
+        )  # the first step sees what the head saw
         features = self.varied(x, own.features, block, t, seen=seen)
         heads = self.fit_heads(self.kept(block), features, block, labels, t)
         self.keep_heads(block, heads)
@@ -46,4 +48,6 @@ class CentaurClient(NetworkClient):
         """The published representation, and the user's head fitted once more on it."""
         x, labels = self.examples(block)
         see = self.course(*self.network.received(shared), len(block), 1, self.local).features
-        return see, self.fit_heads(self.kept(block), self.varied(x, see, block, 0, final=True), block, labels, 0)
+        return see, self.fit_heads(
+            self.kept(block), self.varied(x, see, block, 0, final=True), block, labels, 0
+        )

@@ -40,7 +40,16 @@ TARGETS = ("relative", "absolute")
 class ExpMechClient(LinearClient):
     """Scores candidate embeddings by how much of the user's targets they explain."""
 
-    def __init__(self, cohort: Cohort, init: Any, longest: float, C: float, targets: str, train: str, heads: str) -> None:
+    def __init__(
+        self,
+        cohort: Cohort,
+        init: Any,
+        longest: float,
+        C: float,
+        targets: str,
+        train: str,
+        heads: str,
+    ) -> None:
         check_positive("algo.L_f", longest)
         check_positive("algo.C", C)
         if targets not in TARGETS:

@@ -53,7 +53,9 @@ class FedRepClient(LinearClient):
 
     def portions(self, task: str, users: Ids | None) -> Iterator[Cohort]:
         """As they are stored, without a copy in double precision; the gradient takes many at once, as it needs no room."""
-        return self.seen.blocks(self.train, users, LARGE if task == "gradient" else BYTES, exact=False)
+        return self.seen.blocks(
+            self.train, users, LARGE if task == "gradient" else BYTES, exact=False
+        )
 
     def gradient(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Contributions:
         """G_i^T (k, d) for every user of the block."""
@@ -61,9 +63,13 @@ class FedRepClient(LinearClient):
             return LeaveOneOut(block.X, block.y, shared[0])
         return self.two_batches(block, shared, config)
 
-    def two_batches(self, block: Cohort, shared: NDArrays, config: dict[str, Any], loss: float = 1.0) -> Contributions:
+    def two_batches(
+        self, block: Cohort, shared: NDArrays, config: dict[str, Any], loss: float = 1.0
+    ) -> Contributions:
         """G_i^T (k, d) by two disjoint batches, of so many times the mean squared error."""
-        drawn = draws(int(config["seed"]), block.ids, block.y.shape[1], "batches", int(config["round"]))
+        drawn = draws(
+            int(config["seed"]), block.ids, block.y.shape[1], "batches", int(config["round"])
+        )
         return TwoBatches(block.X, block.y, shared[0], drawn, self.b_head, self.b, loss)
 
 
@@ -71,7 +77,9 @@ def batch_sizes(m: int, m0: int, head_batch: int | None, batch: int | None) -> t
     """Sizes of the two disjoint batches: what is given, otherwise the two halves of the m0 training examples."""
     for key, value in (("algo.head_batch", head_batch), ("algo.batch", batch)):
         if value is not None:
-            allowed = f"must be a whole number between 1 and half a user's data ({m // 2} of data.m={m})"
+            allowed = (
+                f"must be a whole number between 1 and half a user's data ({m // 2} of data.m={m})"
+            )
             check_number(key, value, lambda x: isinstance(x, int) and 1 <= x <= m // 2, allowed)
     if head_batch is None:
         head_batch = m0 - (batch if batch is not None else m0 // 2)

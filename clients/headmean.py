@@ -38,11 +38,21 @@ class HeadMeanClient(CohortClient):
     takes_rows = False
     nothing = -1.0
 
-    def __init__(self, cohort: Cohort, init: Any, model: PublicFeatures, ridge: float, local: float, alone: float) -> None:
+    def __init__(
+        self,
+        cohort: Cohort,
+        init: Any,
+        model: PublicFeatures,
+        ridge: float,
+        local: float,
+        alone: float,
+    ) -> None:
         super().__init__(cohort)
         for key, value in (("algo.ridge", ridge), ("algo.local", local), ("algo.alone", alone)):
             # Far below, a user whose pictures are all the same would make the solution fail, for everybody on its node.
-            check_number(key, value, lambda x: 1e-8 <= x < math.inf, "must be a number of at least 1e-8")
+            check_number(
+                key, value, lambda x: 1e-8 <= x < math.inf, "must be a number of at least 1e-8"
+            )
         self.model, self.ridge, self.local, self.alone = model, ridge, local, alone
         self._tested: tuple[Cohort, Users, Array] | None = None
 
@@ -115,10 +125,17 @@ class Users:
         y = block.y
         self.model = model
         self.counts = is_class(y, model.classes) & np.isfinite(phi).all(axis=2)
-        hot = (np.where(self.counts, y, -1.0)[:, :, None] == np.arange(model.classes)).astype(np.float64)
+        hot = (np.where(self.counts, y, -1.0)[:, :, None] == np.arange(model.classes)).astype(
+            np.float64
+        )
         self.own = hot.any(axis=1)
         """The classes (B, classes) that each user has."""
-        self.Y = hot - self.counts[:, :, None] * self.own[:, None, :] / np.maximum(self.own.sum(axis=1), 1)[:, None, None]
+        self.Y = (
+            hot
+            - self.counts[:, :, None]
+            * self.own[:, None, :]
+            / np.maximum(self.own.sum(axis=1), 1)[:, None, None]
+        )
         number = np.maximum(self.counts.sum(axis=1), 1)[:, None, None]
         known = np.where(self.counts[:, :, None], phi, 0.0)
         self.mean = known.sum(axis=1, keepdims=True) / number
@@ -145,4 +162,6 @@ class Users:
         usable = np.isfinite(level) & (level > 0)
         K = np.where(usable[:, None, None], K, 0.0)
         diagonal = np.where(usable, level, 1.0)[:, None, None] * np.eye(K.shape[1])
-        return np.asarray(np.linalg.solve(K + diagonal, np.where(usable[:, None, None], Y, 0.0)), dtype=np.float64)
+        return np.asarray(
+            np.linalg.solve(K + diagonal, np.where(usable[:, None, None], Y, 0.0)), dtype=np.float64
+        )

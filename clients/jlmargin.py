@@ -61,7 +61,9 @@ class JLMarginClient(CohortClient):
     def scores(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> CandidateScores:
         """s_i(U~) of every user and candidate; the block's examples are sketched already."""
         V = self.heads(shared[0].shape[2], self.directions)
-        return CandidateScores(block.X, shared[0], lambda P, users: margin_scores(P, block.y[users], V, self.rho))
+        return CandidateScores(
+            block.X, shared[0], lambda P, users: margin_scores(P, block.y[users], V, self.rho)
+        )
 
     def heads(self, k: int, count: int) -> Array:
         """Public heads (count, k) of length Gamma; with v also -v is tried."""
@@ -121,7 +123,9 @@ def sketched(cohort: Cohort, M: Array) -> Cohort:
     for block in cohort.blocks():
         with np.errstate(over="ignore"):  # what is infinitely long becomes 0
             lengths = np.sqrt(np.vecdot(block.X, block.X))
-        inside = block.X if np.all(lengths <= 1.0) else block.X / np.maximum(lengths, 1.0)[..., None]
+        inside = (
+            block.X if np.all(lengths <= 1.0) else block.X / np.maximum(lengths, 1.0)[..., None]
+        )
         X[start : start + len(block)] = inside @ M.T
         start += len(block)
     return replace(cohort, X=X, truth=None)

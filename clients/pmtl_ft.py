@@ -43,4 +43,6 @@ class MultiTaskClient(FedAvgClient):
             with torch.no_grad():
                 return own.features(x)
 
-        return see, self.fit_heads(heads, self.varied(x, see, block, 0, final=True), block, labels, 0)
+        return see, self.fit_heads(
+            heads, self.varied(x, see, block, 0, final=True), block, labels, 0
+        )

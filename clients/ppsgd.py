@@ -41,7 +41,9 @@ class AdditiveClient(NetworkClient):
     def contribute(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Updates:
         """theta_i - theta for every user of the block."""
         x, labels = self.examples(block)
-        batches = list(self.places(block, labels, self.local_epochs, "batches", int(config["round"])))
+        batches = list(
+            self.places(block, labels, self.local_epochs, "batches", int(config["round"]))
+        )
         own = self.course(*self.network.received(shared), len(block), len(batches), self.local)
         p = self.kept(block)
         for places in batches:

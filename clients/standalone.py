@@ -18,7 +18,9 @@ class StandaloneClient(CohortClient):
     """w_i = argmin |X_i w - y_i|^2 + ridge |w|^2, of minimum norm when ridge = 0."""
 
     def __init__(self, cohort: Cohort, init: Any, ridge: float) -> None:
-        check_number("algo.ridge", ridge, lambda x: 0 <= x < math.inf, "must be a number of at least 0")
+        check_number(
+            "algo.ridge", ridge, lambda x: 0 <= x < math.inf, "must be a number of at least 0"
+        )
         super().__init__(cohort)
         self.ridge = ridge
 

@@ -28,7 +28,9 @@ from privfed.models import ridge as ridges
 class FedRepClient(TableClient):
     """Moments of users' own solutions, then gradients of the representation at their heads."""
 
-    def __init__(self, cohort: RaggedCohort, init: Any, ridge: float, spectral_ridge: float) -> None:
+    def __init__(
+        self, cohort: RaggedCohort, init: Any, ridge: float, spectral_ridge: float
+    ) -> None:
         super().__init__(cohort, init, ridge)
         self.spectral_ridge = check_ridge("algo.spectral_ridge", spectral_ridge)
 
@@ -44,7 +46,9 @@ class FedRepClient(TableClient):
         s = np.matmul(R.transpose(0, 2, 1), H)
         between, among, mixed = (gram_square(P, Q) for P, Q in ((s, s), (A, A), (s, A)))
         sizes = np.sum(s * s, axis=(1, 2)) + np.sum(A * A, axis=(1, 2))
-        norms = np.maximum(np.sqrt(np.maximum(between - 2 * mixed + among, 0.0)), CANCELLATION * sizes)
+        norms = np.maximum(
+            np.sqrt(np.maximum(between - 2 * mixed + among, 0.0)), CANCELLATION * sizes
+        )
         overflow = ~np.isfinite(norms)
         A[overflow], s[overflow], norms[overflow] = 0.0, 0.0, 0.0
         return SecondMoments(A, s, norms)
@@ -63,4 +67,6 @@ def gram_square(P: Array, Q: Array) -> Array:
     """sum of <p, q>^2 over rows p and q of each user: (B, a, d), (B, b, d) -> (B,). By a x b or d x d matrices."""
     if min(P.shape[1], Q.shape[1]) <= P.shape[2]:
         return np.sum(np.matmul(P, Q.transpose(0, 2, 1)) ** 2, axis=(1, 2))
-    return np.sum(np.matmul(P.transpose(0, 2, 1), P) * np.matmul(Q.transpose(0, 2, 1), Q), axis=(1, 2))
+    return np.sum(
+        np.matmul(P.transpose(0, 2, 1), P) * np.matmul(Q.transpose(0, 2, 1), Q), axis=(1, 2)
+    )

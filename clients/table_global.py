@@ -27,4 +27,6 @@ class GlobalClient(TableClient):
     def rival_errors(self, block: Any) -> dict[str, Array]:
         """Global model and personal offset."""
         model, X, _ = self.encoded(block, self.shared)
-        return {"offset": self.errors(block, self.shared, model.fit(X, model.targets(block.rows.y)))}
+        return {
+            "offset": self.errors(block, self.shared, model.fit(X, model.targets(block.rows.y)))
+        }

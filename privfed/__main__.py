@@ -61,7 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         from privfed.foundation.errors import nearest
 
-        print(f"privfed: {name}: there is no such command; {nearest(name, COMMANDS)}", file=sys.stderr)
+        print(
+            f"privfed: {name}: there is no such command; {nearest(name, COMMANDS)}", file=sys.stderr
+        )
         return 2
     command: int = import_module(f"privfed.commands.{name}").main(rest)
     return command

@@ -32,4 +32,6 @@ def demo() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(demo, "interrupted; go on with python -m privfed.run --resume and the run's folder"))
+    sys.exit(
+        guarded(demo, "interrupted; go on with python -m privfed.run --resume and the run's folder")
+    )

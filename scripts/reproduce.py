@@ -12,21 +12,48 @@ from typing import Any
 from figures import centaur, jl, networks, pmpr, rgrad
 from figures.common import Figure, assemble, write
 
-FIGURES: dict[str, Figure] = {**pmpr.FIGURES, **centaur.FIGURES, **networks.FIGURES, **jl.FIGURES, **rgrad.FIGURES}
+FIGURES: dict[str, Figure] = {
+    **pmpr.FIGURES,
+    **centaur.FIGURES,
+    **networks.FIGURES,
+    **jl.FIGURES,
+    **rgrad.FIGURES,
+}
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("name", choices=[*FIGURES, "all"], help="which figure, or all of them")
-    parser.add_argument("--seeds", type=int, default=None, help="runs a point; each figure has its own default")
-    long, default = parser.add_argument_group("centaur-table and centaur-figure"), networks.EVERYTHING
+    parser.add_argument(
+        "--seeds", type=int, default=None, help="runs a point; each figure has its own default"
+    )
+    long, default = (
+        parser.add_argument_group("centaur-table and centaur-figure"),
+        networks.EVERYTHING,
+    )
     some: dict[str, Any] = {"action": "extend", "nargs": "+"}
     long.add_argument("--method", choices=networks.METHODS, help="run only these", **some)
     long.add_argument("--data", choices=networks.SIZES, help="run only on these", **some)
-    long.add_argument("--jobs", type=int, default=1, help="runs at a time, each on a core; 1 takes all cores for one run")
-    long.add_argument("--rounds", type=int, default=default.rounds, help=f"on CIFAR-10; {default.rounds} unless given")
-    long.add_argument("--full", action="store_true", help="CIFAR-10 as in the paper: 200 rounds, 3 seeds, float32")
-    long.add_argument("--assemble", action="store_true", help="run nothing, put together what there is")
+    long.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        help="runs at a time, each on a core; 1 takes all cores for one run",
+    )
+    long.add_argument(
+        "--rounds",
+        type=int,
+        default=default.rounds,
+        help=f"on CIFAR-10; {default.rounds} unless given",
+    )
+    long.add_argument(
+        "--full", action="store_true", help="CIFAR-10 as in the paper: 200 rounds, 3 seeds, float32"
+    )
+    long.add_argument(
+        "--assemble", action="store_true", help="run nothing, put together what there is"
+    )
     options = parser.parse_args(arguments)
     choice = networks.Choice(
         options.method or default.methods, options.data or default.data,

@@ -49,15 +49,23 @@ class AltMin(PrivateStrategy):
         ridge: float,
         target: str,
     ) -> None:
-        check_number("algo.ridge", ridge, lambda x: 0 <= x < math.inf, "must be a number of at least 0")
+        check_number(
+            "algo.ridge", ridge, lambda x: 0 <= x < math.inf, "must be a number of at least 0"
+        )
         if target not in TARGETS:
             raise ConfigError.of("algo.target", target, f"must be one of {', '.join(TARGETS)}")
         if isinstance(rounds, int) and rounds > federation.n:
-            raise ConfigError.of("rounds", rounds, f"every round needs users of its own, and there are {federation.n}")
+            raise ConfigError.of(
+                "rounds",
+                rounds,
+                f"every round needs users of its own, and there are {federation.n}",
+            )
         check_number("algo.share", share, lambda x: 0 < x < 1, "must lie strictly between 0 and 1")
         if not isinstance(clip, Mapping):
             if clip != AUTO:
-                raise ConfigError.of("algo.clip", clip, "there are two: set algo.clip.moments and algo.clip.products")
+                raise ConfigError.of(
+                    "algo.clip", clip, "there are two: set algo.clip.moments and algo.clip.products"
+                )
             clip = {"moments": AUTO, "products": AUTO}
         check_flag("algo.shrink", shrink)
         self.shares = {"moments": share, "products": 1 - share}
@@ -98,5 +106,9 @@ class AltMin(PrivateStrategy):
 
     def _noise_std(self) -> float:
         """Standard deviation of the noise in the mean svec(A) that was released last; beside A's diagonal sqrt 2 less."""
-        last = [r for r in self.federation.gate.ledger.releases if isinstance(r, GaussianRelease) and r.name == "moments"][-1]
+        last = [
+            r
+            for r in self.federation.gate.ledger.releases
+            if isinstance(r, GaussianRelease) and r.name == "moments"
+        ][-1]
         return last.std / sum(self.federation.asked(self.groups, last.group).values())

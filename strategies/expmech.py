@@ -32,7 +32,9 @@ class ExpMech(Selection):
     def cover_points(self) -> float:
         """See :class:`Selection`."""
         d, k = self.entries()
-        return candidate_nets.grid_size(d * k, 1.0, candidate_nets.sphere_spacing(d, k, self.gamma))[1]
+        return candidate_nets.grid_size(
+            d * k, 1.0, candidate_nets.sphere_spacing(d, k, self.gamma)
+        )[1]
 
     def cover(self) -> Array:
         """All orthonormal matrices up to gamma."""

@@ -42,5 +42,7 @@ class FedRep(PrivateStrategy):
 
     def step(self, t: int, mean: Array) -> None:
         """U <- QR(U - eta_t G)."""
-        eta = self.eta if self.eta is not None else self.relative_step / float(self.clips[self.task])
+        eta = (
+            self.eta if self.eta is not None else self.relative_step / float(self.clips[self.task])
+        )
         self.shared = [retraction(self.shared[0] - eta * self.decay ** (t - 1) * mean.T)]

@@ -63,7 +63,11 @@ class GaussianDesign:
     def check(self, federation: Federation) -> None:
         """Refuse what would be calibrated to no sensitivity at all."""
         if self._weak(federation) and self.sigma_xi == 0:
-            raise ConfigError.of("algo.sigma_xi", self.sigma_xi, "weak privacy with calibration=paper hides label noise only")
+            raise ConfigError.of(
+                "algo.sigma_xi",
+                self.sigma_xi,
+                "weak privacy with calibration=paper hides label noise only",
+            )
 
     def gradients(self, federation: Federation, d1: int, d2: int) -> float:
         """How far one user moves the sum of projected gradients."""

@@ -34,10 +34,14 @@ class JLMargin(Selection):
 
     def __init__(self, federation: Federation, sketch: int, **settings: Any) -> None:
         if federation.error != "risk":
-            raise ConfigError("data: algo=jlmargin classifies, so its data need labels -1 and 1, as data=margin has them")
+            raise ConfigError(
+                "data: algo=jlmargin classifies, so its data need labels -1 and 1, as data=margin has them"
+            )
         self.sketch = check_whole("algo.sketch", sketch)
         if sketch < federation.k:
-            raise ConfigError.of("algo.sketch", sketch, f"cannot be smaller than model.k={federation.k}")
+            raise ConfigError.of(
+                "algo.sketch", sketch, f"cannot be smaller than model.k={federation.k}"
+            )
         super().__init__(federation, **settings)
 
     @property
@@ -52,7 +56,9 @@ class JLMargin(Selection):
     def cover_points(self) -> float:
         """See :class:`Selection`."""
         rows, k = self.entries()
-        return candidate_nets.grid_size(rows * k, math.sqrt(2 * k), candidate_nets.ball_spacing(rows, k, self.gamma))[1]
+        return candidate_nets.grid_size(
+            rows * k, math.sqrt(2 * k), candidate_nets.ball_spacing(rows, k, self.gamma)
+        )[1]
 
     def cover(self) -> Array:
         """The ball of radius sqrt(2k), up to gamma."""
@@ -65,7 +71,9 @@ class JLMargin(Selection):
 
     def nearby(self, rng: np.random.Generator, choice: Array, radius: float) -> Array:
         """The last choice, and random candidates around the nearest one of the boundary's shape."""
-        moved = LENGTH * candidate_nets.around(rng, candidate_nets.polar(choice), self.count, radius)
+        moved = LENGTH * candidate_nets.around(
+            rng, candidate_nets.polar(choice), self.count, radius
+        )
         moved[0] = choice
         return moved
 

@@ -16,7 +16,11 @@ class Oracle(PrivateStrategy):
     def __init__(self, federation: Federation) -> None:
         super().__init__(federation, rounds=1, clip=1.0)
         if federation.U_star is None:
-            raise ConfigError.of("algo", "oracle", "needs simulated data with a true embedding, as synthetic and margin")
+            raise ConfigError.of(
+                "algo",
+                "oracle",
+                "needs simulated data with a true embedding, as synthetic and margin",
+            )
         self.shared = [federation.U_star]
 
     def steps(self) -> list[Step]:

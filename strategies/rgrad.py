@@ -70,12 +70,18 @@ class RGrad(PrivateStrategy):
         for key, value in (("algo.step", step), ("algo.decay", decay), ("algo.slope", slope)):
             check_positive(key, value)
         if calibration not in CALIBRATIONS:
-            raise ConfigError.of("algo.calibration", calibration, nearest(str(calibration), CALIBRATIONS))
+            raise ConfigError.of(
+                "algo.calibration", calibration, nearest(str(calibration), CALIBRATIONS)
+            )
         if d1 is None or d2 is None:
-            raise ConfigError("data: algo=rgrad needs features that are matrices (data.d1, data.d2), as data=trace has them")
+            raise ConfigError(
+                "data: algo=rgrad needs features that are matrices (data.d1, data.d2), as data=trace has them"
+            )
         if federation.k > min(d1, d2):
             raise ConfigError.of(
-                "model.k", federation.k, f"the rank cannot be larger than the smaller of data.d1={d1} and data.d2={d2}"
+                "model.k",
+                federation.k,
+                f"the rank cannot be larger than the smaller of data.d1={d1} and data.d2={d2}",
             )
         self.d1, self.d2 = d1, d2
         constants = {"C2": assumed["C2"] if assumed["C2"] is not None else math.sqrt(d1 + d2)}
@@ -96,7 +102,9 @@ class RGrad(PrivateStrategy):
         """M <- SVD_r(M - eta_t P_T(G))."""
         U, S, V = self.shared
         r = len(S)
-        A, B, C = np.split(-self.first_step * self.decay ** (t - 1) * mean, [r * r, r * r + r * self.d2])
+        A, B, C = np.split(
+            -self.first_step * self.decay ** (t - 1) * mean, [r * r, r * r + r * self.d2]
+        )
         B, C = B.reshape(r, self.d2), C.reshape(self.d1, r)
         xi = A.reshape(r, r), B - (B @ V) @ V.T, C - U @ (U.T @ C)
         self.shared = list(low_rank_retraction(U, S, V, *xi))
@@ -105,8 +113,15 @@ class RGrad(PrivateStrategy):
         """The mean gradient; with calibration=paper its noise is that of the assumed sensitivity, not of a clip norm."""
         if self.design is None:
             return super().release(step, sums, users)
-        half = self.design.gradients(self.federation, self.d1, self.d2) / 2.0  # the gate doubles what one user sends
-        return [self.federation.gate.release(step.task, sums[step.task], bound=half, mu=step.mu, round=step.round) / users]
+        half = (
+            self.design.gradients(self.federation, self.d1, self.d2) / 2.0
+        )  # the gate doubles what one user sends
+        return [
+            self.federation.gate.release(
+                step.task, sums[step.task], bound=half, mu=step.mu, round=step.round
+            )
+            / users
+        ]
 
     @property
     def notes(self) -> list[str]:
@@ -114,13 +129,18 @@ class RGrad(PrivateStrategy):
         if self.design is None:
             return super().notes
         chosen = f"C2={self.design.C2:g} and C3={self.design.C3:g}"
-        return [f"the paper leaves its constants open; that {chosen} are large enough is assumed, too", *super().notes]
+        return [
+            f"the paper leaves its constants open; that {chosen} are large enough is assumed, too",
+            *super().notes,
+        ]
 
     def _clips(self, clip: Clip | Mapping[str, Clip]) -> dict[str, Clip]:
         clips = super()._clips(clip)
         if self.design is None:
             return clips
         if self.federation.privacy.clip is not None:
-            raise ConfigError.of("privacy.clip", self.federation.privacy.clip, "algo.calibration=paper clips nothing")
+            raise ConfigError.of(
+                "privacy.clip", self.federation.privacy.clip, "algo.calibration=paper clips nothing"
+            )
         free = [self.task, Regression.task] if isinstance(self.init, Regression) else [self.task]
         return clips | dict.fromkeys(free, UNCLIPPED)

@@ -46,13 +46,21 @@ class FedRep(TableStrategy):
         if isinstance(k, str) and k != "auto":
             raise ConfigError.of("data.k", k, "must be a whole number, or auto")
         self.k = None if k == "auto" else int(k)
-        self.relative_step, self.decay, self.turns = step, decay, check_whole("rounds", rounds, least=0)
+        self.relative_step, self.decay, self.turns = (
+            step,
+            decay,
+            check_whole("rounds", rounds, least=0),
+        )
         super().__init__(federation, max(1, rounds), global_rounds, clip, shares)
         self.rounds = self.turns
 
     def stages(self) -> dict[str, int]:
         """Two tasks more."""
-        return {**super().stages(), "spectral": 1, **({"gradient": self.turns} if self.turns else {})}
+        return {
+            **super().stages(),
+            "spectral": 1,
+            **({"gradient": self.turns} if self.turns else {}),
+        }
 
     def sums_of(self, step: Step) -> dict[str, tuple[int, ...]]:
         """Clients send half of Z, and G^T."""
@@ -64,12 +72,16 @@ class FedRep(TableStrategy):
         """The representation, and how long heads are in it."""
         d, psi = self.federation.d, float(self.clips["spectral"])
         v = noise**2 / 2 + psi**2 / (self.federation.n * d * d)
-        found, vectors = completed(unsvec(mean, d), v, np.arange(d) >= d - int(self.federation.schema.sizes.sum()))
+        found, vectors = completed(
+            unsvec(mean, d), v, np.arange(d) >= d - int(self.federation.schema.sizes.sum())
+        )
         k = self.k or int(np.clip(np.sum(found > 0), 1, min(d, AUTO_K)))
         U = vectors[:, :k]
         signs = np.sign(U[np.argmax(np.abs(U), axis=0), np.arange(k)])
         largest = found[0] if found[0] > 0 else 1.0
-        self.model = replace(self.model, U=np.ascontiguousarray(U * signs), scale=np.sqrt(found[:k] / largest))
+        self.model = replace(
+            self.model, U=np.ascontiguousarray(U * signs), scale=np.sqrt(found[:k] / largest)
+        )
         self.started = True
 
     def take_gradient(self, t: int, mean: Array, noise: float) -> None:
@@ -85,7 +97,9 @@ class FedRep(TableStrategy):
             return said
         k = int(np.sum(self.model.scale > 0))
         if not k:
-            said.append("No shared direction stood out of the noise: personal models are the global one and a personal offset.")
+            said.append(
+                "No shared direction stood out of the noise: personal models are the global one and a personal offset."
+            )
         elif k == 1:
             said.append("1 shared direction stood out of the noise; heads live in it.")
         else:
@@ -113,6 +127,8 @@ def signal(values: Array, v: float) -> Array:
     """What eigenvalues (d,) of a symmetric matrix with noise of variance v say of those without, less what was lost: (d,)."""
     d = len(values)
     edge = 2.0 * math.sqrt(v * d)
-    clear = values > edge * (1.0 + d ** (-2 / 3))  # the largest eigenvalue of noise alone strays by about that much
+    clear = values > edge * (
+        1.0 + d ** (-2 / 3)
+    )  # the largest eigenvalue of noise alone strays by about that much
     s = np.where(clear, (values + np.sqrt(np.maximum(values**2 - edge**2, 0.0))) / 2.0, 1.0)
     return np.where(clear, np.maximum(s - v * d / s, 0.0), 0.0)

@@ -47,7 +47,9 @@ class Grid:
 
     def reply(self, number, message):
         settings = self.nodes[number]
-        context = Context(run_id=7, node_id=number, node_config=settings, state=RecordDict(), run_config={})
+        context = Context(
+            run_id=7, node_id=number, node_config=settings, state=RecordDict(), run_config={}
+        )
         try:
             return flower_app.client(message, context)
         except Exception as error:
@@ -64,7 +66,10 @@ def partitions(n=2):
 def named(roster, folder, **more):
     roster.save(folder / "roster.json")
     roster.write_tokens(folder)
-    return [{"node": m.name, "token-file": str(folder / f"{m.name}.token"), **more.get(m.name, {})} for m in roster]
+    return [
+        {"node": m.name, "token-file": str(folder / f"{m.name}.token"), **more.get(m.name, {})}
+        for m in roster
+    ]
 
 
 def agrees(folder, text):
@@ -75,9 +80,19 @@ def agrees(folder, text):
 
 
 def test_a_simulation_of_flowers_own_agrees_with_one_process(tmp_path):
-    folder = flower_app.conduct(Grid(*partitions()), {"overrides": QUICK, "out": str(tmp_path / "run")})
+    folder = flower_app.conduct(
+        Grid(*partitions()), {"overrides": QUICK, "out": str(tmp_path / "run")}
+    )
     agrees(folder, SMALL)
-    names = {"result.json", "ledger.jsonl", "rounds.csv", "config.yaml", "model.npz", "report.html", "details.json"}
+    names = {
+        "result.json",
+        "ledger.jsonl",
+        "rounds.csv",
+        "config.yaml",
+        "model.npz",
+        "report.html",
+        "details.json",
+    }
     assert {path.name for path in folder.iterdir()} == names
 
 
@@ -92,7 +107,9 @@ def test_only_who_proves_a_registered_name_is_let_in(tmp_path, caplog):
         "out": str(tmp_path / "run"),
         "roster": str(tmp_path / "roster.json"),
     }
-    with pytest.raises(PrivfedError, match="only 1 of 2 nodes joined within 2 s; nothing was released"):
+    with pytest.raises(
+        PrivfedError, match="only 1 of 2 nodes joined within 2 s; nothing was released"
+    ):
         flower_app.conduct(Grid(nodes[0], thief, stranger, *partitions()), run)
     assert "token is wrong" in caplog.text and "'eve' is not registered" in caplog.text
     agrees(flower_app.conduct(Grid(stranger, *nodes), run), SMALL)
@@ -117,7 +134,9 @@ def test_a_silent_node_counts_as_missing_or_stops_the_run_which_resumes(tmp_path
 
     grid.silent.clear()
     run = {"overrides": f"{fast} runtime.quorum=0.9", "out": str(tmp_path / "stopped")}
-    with pytest.raises(PrivfedError, match="30 of 60 users answered in step 2; it was not released"):
+    with pytest.raises(
+        PrivfedError, match="30 of 60 users answered in step 2; it was not released"
+    ):
         conduct_with(grid, run, silence(1))
     assert not (tmp_path / "stopped" / "result.json").exists()
     grid.silent.clear()
@@ -151,7 +170,10 @@ def test_real_users_keep_their_heads_and_need_a_roster(tmp_path):
             header="a,b,c,target",
             comments="",
         )
-        own[name] = {"data": str(tmp_path / f"{name}.csv"), "state": str(tmp_path / f"heads-{name}")}
+        own[name] = {
+            "data": str(tmp_path / f"{name}.csv"),
+            "state": str(tmp_path / f"heads-{name}"),
+        }
     run = {
         "overrides": "data=remote data.d=3 data.k=1 data.n=2 rounds=1 eps=5 runtime.join_timeout=10",
         "out": str(tmp_path / "run"),
@@ -205,7 +227,9 @@ def test_a_mistake_in_the_node_config_is_one_line(node, words):
 
 def test_a_failed_run_tells_flower_why(tmp_path, monkeypatch):
     monkeypatch.setenv(flower_app.STATUS, str(tmp_path))
-    context = Context(run_id=7, node_id=0, node_config={}, state=RecordDict(), run_config={"overrides": "eps=0"})
+    context = Context(
+        run_id=7, node_id=0, node_config={}, state=RecordDict(), run_config={"overrides": "eps=0"}
+    )
     with pytest.raises(RuntimeError, match=r"privfed: eps=0: .* \(exit code 2\)"):
         flower_app.server(Grid(), context)
     assert json.loads((tmp_path / "7.json").read_text())["exit_code"] == 2
@@ -235,7 +259,11 @@ def test_a_port_in_use_is_one_line(command):
         done: subprocess.CompletedProcess[str] = command(
             "runtime=superlink", f"runtime.port={taken.getsockname()[1]}", *SMALL.split()
         )
-    assert done.returncode == 2 and "the port is in use" in done.stderr and done.stderr.count("\n") == 1
+    assert (
+        done.returncode == 2
+        and "the port is in use" in done.stderr
+        and done.stderr.count("\n") == 1
+    )
 
 
 def test_a_resumed_run_keeps_its_roster(tmp_path):
@@ -249,8 +277,13 @@ def test_a_resumed_run_keeps_its_roster(tmp_path):
     cfg = flower_app.configuration(run)
     (tmp_path / "run").mkdir()
     (tmp_path / "run/config.yaml").write_text(OmegaConf.to_yaml(cfg))
-    members = [Member("a", 1, new_token(), simulated=True), Member("b", 3, new_token(), simulated=True)]
-    (tmp_path / "run" / flower_app.NODES).write_text(json.dumps(Roster(members).public(), indent=1) + "\n")
+    members = [
+        Member("a", 1, new_token(), simulated=True),
+        Member("b", 3, new_token(), simulated=True),
+    ]
+    (tmp_path / "run" / flower_app.NODES).write_text(
+        json.dumps(Roster(members).public(), indent=1) + "\n"
+    )
     Roster(members[::-1]).save(tmp_path / "roster.json")
     with pytest.raises(ConfigError, match="numbered anew, and pay twice"):
         flower_app.conduct(None, run)

@@ -74,7 +74,14 @@ def test_a_host_that_is_none_is_refused(tmp_path, host):
 
 
 def test_the_command(tmp_path):
-    line = [sys.executable, "-m", "privfed", "certificates", str(tmp_path / "tls"), "fed.example.org"]
+    line = [
+        sys.executable,
+        "-m",
+        "privfed",
+        "certificates",
+        str(tmp_path / "tls"),
+        "fed.example.org",
+    ]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0 and "ca.crt" in done.stdout, done.stderr
     again = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)

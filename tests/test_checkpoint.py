@@ -25,7 +25,13 @@ PLANS = {
     "power method": ("init=ppm", "rounds=1"),
     "private clip norms": ("privacy.clip=auto",),
     "centaur with a network": ("algo=centaur", "model=mlp", "algo.lr=0.1"),
-    "centaur, averaged": ("algo=centaur", "model=mlp", "algo.average=0.7", "algo.server_momentum=0.5", "privacy.clip=auto"),
+    "centaur, averaged": (
+        "algo=centaur",
+        "model=mlp",
+        "algo.average=0.7",
+        "algo.server_momentum=0.5",
+        "privacy.clip=auto",
+    ),
     "ppsgd, sampled": ("algo=ppsgd", "algo.sampling=0.5", "eps=inf"),
 }
 IMAGES = ("data.n=60", "data.m=6", "data.size=6", "model.module.hidden=[8,5]", "rounds=3")
@@ -79,7 +85,10 @@ def killed(experiment, folder, resume, after, between):
 def told(folder, outcome):
     """Everything a run says but for the clock."""
     rows = [{key: value for key, value in row.items() if key != "seconds"} for row in outcome.rows]
-    ledger = [{key: value for key, value in line.items() if key not in ("time", "chain")} for line in ledger_of(folder)]
+    ledger = [
+        {key: value for key, value in line.items() if key not in ("time", "chain")}
+        for line in ledger_of(folder)
+    ]
     result = {key: outcome.result[key] for key in ("metrics", "privacy", "rounds")}
     return rows, ledger, result, {name: array.tolist() for name, array in outcome.model.items()}
 
@@ -106,10 +115,16 @@ def test_a_step_that_secure_noise_has_paid_for_is_given_up_and_stays_paid(tmp_pa
     paid = ledger_of(folder)
     experiment, outcome = resumed(folder)
     assert ledger_of(folder) == paid, "the last step was paid for, and is not made again"
-    asked = experiment.federation.asked(experiment.strategy.groups, experiment.strategy.plan[-1].group)
+    asked = experiment.federation.asked(
+        experiment.strategy.groups, experiment.strategy.plan[-1].group
+    )
     assert outcome.rows[-1]["missing_users"] == sum(asked.values()) and len(outcome.rows) == steps
     assert outcome.result["privacy"]["releases"] == len(paid)
-    assert outcome.result["privacy"]["epsilon"] == paid[-1]["epsilon_spent"] <= experiment.budget.epsilon
+    assert (
+        outcome.result["privacy"]["epsilon"]
+        == paid[-1]["epsilon_spent"]
+        <= experiment.budget.epsilon
+    )
     assert math.isfinite(outcome.result["metrics"]["mse"])
 
 
@@ -119,11 +134,19 @@ def test_a_secure_run_goes_on_after_the_step_it_gave_up(tmp_path):
     experiment, outcome = resumed(folder)
     assert [row["missing_users"] for row in outcome.rows] == [0, 0, 300, 0, 0, 0]
     ledger = ledger_of(folder)
-    assert [(line["name"], line["round"]) for line in ledger] == [("spectral", 1), *(("gradient", t) for t in range(1, 6))]
+    assert [(line["name"], line["round"]) for line in ledger] == [
+        ("spectral", 1),
+        *(("gradient", t) for t in range(1, 6)),
+    ]
     assert outcome.result["privacy"]["epsilon"] <= experiment.budget.epsilon
 
 
-LOST = [((), 1), (("privacy.clip=auto",), 1), (("privacy.clip=auto",), 3), (("algo=expmech", "rounds=1"), 1)]
+LOST = [
+    ((), 1),
+    (("privacy.clip=auto",), 1),
+    (("privacy.clip=auto",), 3),
+    (("algo=expmech", "rounds=1"), 1),
+]
 
 
 @pytest.mark.parametrize(("settings", "step"), LOST)

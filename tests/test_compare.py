@@ -9,8 +9,8 @@ from statistics import fmean
 
 import pytest
 
-from privfed.commands.run import main
 from privfed.commands import report
+from privfed.commands.run import main
 from privfed.report.charts import Series, line_chart
 from privfed.report.comparison_page import SEVERAL, budget_shares
 from privfed.report.past_runs import find, settings_of
@@ -58,9 +58,16 @@ def chart(page, title):
 
 def test_seeds_of_one_setting_belong_together_whatever_the_nodes(home):
     settings = settings_of(find([home / "fedrep", home / "altmin"]))
-    assert [s.name for s in settings] == ["algo=altmin, eps=1", "algo=fedrep, eps=1", "algo=fedrep, eps=8"]
+    assert [s.name for s in settings] == [
+        "algo=altmin, eps=1",
+        "algo=fedrep, eps=1",
+        "algo=fedrep, eps=8",
+    ]
     assert [len(s.runs) for s in settings] == [1, 2, 2]
-    errors = [json.loads((home / f"fedrep/8-{i}/result.json").read_text())["metrics"]["mse"] for i in (0, 1)]
+    errors = [
+        json.loads((home / f"fedrep/8-{i}/result.json").read_text())["metrics"]["mse"]
+        for i in (0, 1)
+    ]
     assert settings[2].error == pytest.approx(fmean(errors)) and settings[0].spread is None
     assert settings[2].spread == pytest.approx(abs(errors[0] - errors[1]) / 2**0.5)
 
@@ -86,9 +93,13 @@ def test_all_that_was_asked_for_is_on_the_page(page, home):
         "Budget by release",
         "What each run guarantees",
     )
-    assert all(title in text for title in (*titles, "What differs in the configurations", "All runs"))
+    assert all(
+        title in text for title in (*titles, "What differs in the configurations", "All runs")
+    )
     assert text.count("Everything published") == 3, "each setting's guarantee, in words"
-    assert "<td>algo.share</td>" in text and "<td>privacy.noise</td>" not in text, "only what differs"
+    assert "<td>algo.share</td>" in text and "<td>privacy.noise</td>" not in text, (
+        "only what differs"
+    )
     links = re.findall(r'href="([^"]+)"', text)
     assert len(links) == 5 and all(link.endswith("/report.html") for link in links)
     assert "http" not in text and "<script" not in text and SEVERAL[:40] not in text
@@ -97,7 +108,10 @@ def test_all_that_was_asked_for_is_on_the_page(page, home):
 def test_kinds_of_errors_are_not_mixed_in_one_chart(page):
     text = page("fedrep", "margin")
     assert text.count("<h2>Error against epsilon</h2>") == 2
-    assert "0-1 risk on fresh examples against epsilon" in text and "population mean squared error against epsilon" in text
+    assert (
+        "0-1 risk on fresh examples against epsilon" in text
+        and "population mean squared error against epsilon" in text
+    )
 
 
 def test_budgets_of_runs_with_secret_noise_add_up(page):
@@ -117,15 +131,26 @@ def test_a_changed_ledger_gives_no_shares_but_a_page(home, tmp_path):
     path = tmp_path / "fedrep/1-0/ledger.jsonl"
     path.write_text(path.read_text().replace('"release": 1', '"release": 2', 1))
     assert budget_shares(find([tmp_path / "fedrep/1-0"])[0]) == {}
-    assert report.main([str(tmp_path / "fedrep")]) == 0 and (tmp_path / "fedrep/report.html").exists()
+    assert (
+        report.main([str(tmp_path / "fedrep")]) == 0 and (tmp_path / "fedrep/report.html").exists()
+    )
 
 
 def test_names_are_escaped(home, tmp_path):
     shutil.copytree(home / "alone", tmp_path / "<b>")
     shutil.copytree(home / "altmin", tmp_path / "100%")
-    assert report.main([str(tmp_path / "<b>"), str(tmp_path / "100%"), "--out", str(tmp_path / "page.html")]) == 0
+    assert (
+        report.main(
+            [str(tmp_path / "<b>"), str(tmp_path / "100%"), "--out", str(tmp_path / "page.html")]
+        )
+        == 0
+    )
     text = (tmp_path / "page.html").read_text()
-    assert "&lt;b&gt;</a>" in text and 'href="%3Cb%3E/report.html"' in text and 'href="100%25/report.html"' in text
+    assert (
+        "&lt;b&gt;</a>" in text
+        and 'href="%3Cb%3E/report.html"' in text
+        and 'href="100%25/report.html"' in text
+    )
 
 
 def test_a_run_s_own_page_is_written_again_from_its_files(home, tmp_path):
@@ -178,10 +203,18 @@ def test_an_audit_is_not_a_run_and_what_was_replaced_is_left_out(home, tmp_path,
 
 
 def test_a_reference_that_changes_with_epsilon_is_a_dashed_line_with_its_name():
-    svg = line_chart([Series("ref", [1.0, 0.1], [1, 8], ""), Series("own", [0.5, 0.2], [1, 8])], "epsilon", "error", True, True)
+    svg = line_chart(
+        [Series("ref", [1.0, 0.1], [1, 8], ""), Series("own", [0.5, 0.2], [1, 8])],
+        "epsilon",
+        "error",
+        True,
+        True,
+    )
     assert svg.count('class="level "') == 1 and ">ref</text>" in svg and "ref</li>" not in svg
 
 
 @pytest.mark.parametrize("y", [[0.0, 0.0], [1e-3, 0.0]])
 def test_charts_stand_zeros_on_a_logarithmic_scale_and_a_single_place(y):
-    assert "nan" not in line_chart([Series("a", y, [2, 2], whiskers=([-1.0, -1.0], y))], "x", "y", log_y=True, log_x=True)
+    assert "nan" not in line_chart(
+        [Series("a", y, [2, 2], whiskers=([-1.0, -1.0], y))], "x", "y", log_y=True, log_x=True
+    )

@@ -15,18 +15,30 @@ import privfed
 from privfed.foundation.compilation import SHARED
 
 PACKAGE = Path(privfed.__file__).parent
-FILES = [path for folder in ("privfed", "clients", "strategies") for path in sorted((PACKAGE.parent / folder).rglob("*.py"))]
+FILES = [
+    path
+    for folder in ("privfed", "clients", "strategies")
+    for path in sorted((PACKAGE.parent / folder).rglob("*.py"))
+]
 
 
 def is_compiled(function):
-    return any("compiled" in ast.unparse(each) or "njit" in ast.unparse(each) for each in function.decorator_list)
+    return any(
+        "compiled" in ast.unparse(each) or "njit" in ast.unparse(each)
+        for each in function.decorator_list
+    )
 
 
 def sources(path):
     """The files of the project that a file's compiled functions have names from."""
     nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef) and is_compiled(node)]
-    used = {node.id for function in functions for node in ast.walk(function) if isinstance(node, ast.Name)} - {"compiled"}
+    used = {
+        node.id
+        for function in functions
+        for node in ast.walk(function)
+        if isinstance(node, ast.Name)
+    } - {"compiled"}
     taken = [
         node.module.removeprefix("privfed.")
         for node in nodes
@@ -48,7 +60,9 @@ ASK = "from privfed.kernels.gradient_sums import _clip_factor as f; print(f(2.0,
 
 def asked(folder):
     env = {**os.environ, "PYTHONPATH": str(folder), "NUMBA_CACHE_DIR": str(folder / "cache")}
-    done = subprocess.run([sys.executable, "-c", ASK], cwd=folder, env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", ASK], cwd=folder, env=env, capture_output=True, text=True, check=True
+    )
     factor, hits = done.stdout.split()
     return float(factor), int(hits)
 

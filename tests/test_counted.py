@@ -62,13 +62,18 @@ def test_normal_numbers_are_box_and_muller_s():
     _normal_pairs(radii, angles, made)
     r = np.sqrt(-2 * np.log((radii.astype(np.float64) + 0.5).astype(np.float32) / 2.0**32))
     a = np.pi / 2 * (angles >> 2) / 2.0**30
-    wanted = [r * np.cos(a) * np.where(angles & 1, 1, -1), r * np.sin(a) * np.where(angles & 2, 1, -1)]
+    wanted = [
+        r * np.cos(a) * np.where(angles & 1, 1, -1),
+        r * np.sin(a) * np.where(angles & 2, 1, -1),
+    ]
     np.testing.assert_allclose(made, wanted, atol=2e-6)
     assert np.isfinite(made).all() and np.abs(made).max() < 6.9
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.integers(0, 10 * BATCH), st.integers(0, 3 * BATCH), st.sampled_from(["normals", "uniforms"]))
+@given(
+    st.integers(0, 10 * BATCH), st.integers(0, 3 * BATCH), st.sampled_from(["normals", "uniforms"])
+)
 def test_a_part_of_a_stream_is_what_it_is_in_the_whole(start, count, kind):
     whole = getattr(Stream(3, "x"), kind)(0, np.empty(13 * BATCH, np.float32))
     part = getattr(Stream(3, "x"), kind)(start, np.empty(count, np.float32))
@@ -81,7 +86,10 @@ def test_places_beyond_32_bits_are_places_of_their_own():
 
 
 def test_streams_of_other_seeds_and_purposes_are_others():
-    made = [Stream(*name).normals(0, np.empty(4096, np.float32)) for name in ((0, "a"), (1, "a"), (0, "b"), (0, "a", 1))]
+    made = [
+        Stream(*name).normals(0, np.empty(4096, np.float32))
+        for name in ((0, "a"), (1, "a"), (0, "b"), (0, "a", 1))
+    ]
     between = np.corrcoef(made)[np.triu_indices(4, 1)]
     assert np.abs(between).max() < 5 / np.sqrt(4096)
 
@@ -95,12 +103,23 @@ def test_they_are_normal_and_independent():
     for beyond in (3.0, 4.0, 4.8):
         expected = 2 * stats.norm.sf(beyond) * n
         assert abs(np.sum(np.abs(x) > beyond) - expected) < 5 * np.sqrt(expected)
-    for lag in (1, 2, 3, LANES // 2, LANES, BATCH, 50, 500):  # neighbours, halves of a pair, words of a counter, users
+    for lag in (
+        1,
+        2,
+        3,
+        LANES // 2,
+        LANES,
+        BATCH,
+        50,
+        500,
+    ):  # neighbours, halves of a pair, words of a counter, users
         for f in (np.asarray, np.square):
             assert abs(np.corrcoef(f(x[:-lag]), f(x[lag:]))[0, 1]) < 5 / np.sqrt(n)
 
 
 def test_uniform_numbers_are_uniform():
     u = Stream(7, "uniform").uniforms(0, np.empty(2**20, np.float32))
-    assert u.min() > 0 and u.max() < 1 and stats.kstest(u.astype(np.float64), "uniform").pvalue > 1e-4
+    assert (
+        u.min() > 0 and u.max() < 1 and stats.kstest(u.astype(np.float64), "uniform").pvalue > 1e-4
+    )
     assert np.all(u * 2.0**24 % 2 == 1)

@@ -35,7 +35,10 @@ def rows(d):
 
 
 def test_safetensors(table, linear, tmp_path):
-    numpy, safe_open = pytest.importorskip("safetensors.numpy"), pytest.importorskip("safetensors").safe_open
+    numpy, safe_open = (
+        pytest.importorskip("safetensors.numpy"),
+        pytest.importorskip("safetensors").safe_open,
+    )
     for run in (table, linear):
         model = privfed.load(run)
         path = tmp_path / "model.safetensors"
@@ -57,14 +60,22 @@ def test_safetensors(table, linear, tmp_path):
     with safe_open(path, "np") as file:
         about = file.metadata()
     schema = privfed.load(table).published.schema
-    assert Schema.from_yaml(about["schema"], "here") == schema and json.loads(about["columns"]) == list(schema.names)
+    assert Schema.from_yaml(about["schema"], "here") == schema and json.loads(
+        about["columns"]
+    ) == list(schema.names)
 
 
 def test_safetensors_of_a_network(linear, tmp_path):
     """Arrays can be taken along whatever the run was; the other formats are of linear heads."""
-    arrays = {"body.weight": np.ones((3, 2), np.float32), "body.bias": np.arange(3), "scale": np.array(2.0)}
+    arrays = {
+        "body.weight": np.ones((3, 2), np.float32),
+        "body.bias": np.arange(3),
+        "scale": np.array(2.0),
+    }
     np.savez(linear.parent / "model.npz", **arrays)
-    (linear.parent / "result.json").write_text((linear / "result.json").read_text().replace('"fedrep"', '"centaur"'))
+    (linear.parent / "result.json").write_text(
+        (linear / "result.json").read_text().replace('"fedrep"', '"centaur"')
+    )
     assert main([str(linear.parent), "--to", str(tmp_path / "net.safetensors")]) == 0
     read = pytest.importorskip("safetensors.numpy").load_file(tmp_path / "net.safetensors")
     for name, array in arrays.items():
@@ -83,7 +94,9 @@ def test_onnx(table, linear, tmp_path):
         x = rows(len(personal.model.U))
         made = reference.ReferenceEvaluator(graph).run(None, {"x": x.astype(np.float32)})
         expected = [personal.model.features(x), personal.model.base(x)][: len(made)]
-        assert [output.name for output in graph.graph.output] == ["features", "base"][: 2 if run is table else 1]
+        assert [output.name for output in graph.graph.output] == ["features", "base"][
+            : 2 if run is table else 1
+        ]
         for ours, theirs in zip(expected, made, strict=True):
             np.testing.assert_allclose(theirs, ours, rtol=1e-4, atol=1e-5)
         about = {entry.key: entry.value for entry in graph.metadata_props}
@@ -129,12 +142,19 @@ def test_mistakes(table, tmp_path, monkeypatch, capsys):
         said = capsys.readouterr().err
         assert words in said and said.count("\n") == 1
 
-    refused("its name must end in .safetensors, .onnx, .pt2, .pt", table, "--to", tmp_path / "model.h5")
+    refused(
+        "its name must end in .safetensors, .onnx, .pt2, .pt", table, "--to", tmp_path / "model.h5"
+    )
     refused("there is no such folder", tmp_path / "nowhere", "--to", "model.onnx")
     refused("cannot write there", table, "--to", tmp_path / "no" / "model.safetensors")
     for name, suffix, extra in (("onnx", "onnx", "export"), ("torch", "pt2", "networks")):
         monkeypatch.setitem(sys.modules, name, None)
-        refused(f"needs {name}: pip install 'privfed[{extra}]'", table, "--to", tmp_path / f"model.{suffix}")
+        refused(
+            f"needs {name}: pip install 'privfed[{extra}]'",
+            table,
+            "--to",
+            tmp_path / f"model.{suffix}",
+        )
     assert not list(tmp_path.iterdir())
     assert main([str(table), "--to", str(tmp_path / "model.safetensors")]) == 0
     assert "w (" in capsys.readouterr().out

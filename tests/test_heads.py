@@ -19,7 +19,10 @@ def test_a_head_comes_back_as_it_was(tmp_path):
     np.testing.assert_array_equal(HeadStore(tmp_path / "state", {4: "alice"}).load(4), W[0])
     np.testing.assert_array_equal(store.load(5), W[1])
     assert store.load(6) is None
-    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["alice.npz", "user-5.npz"]
+    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == [
+        "alice.npz",
+        "user-5.npz",
+    ]
 
 
 def test_only_the_owner_can_read_them_whatever_the_mask(tmp_path):
@@ -50,7 +53,9 @@ def test_a_write_that_fails_leaves_the_last_head(tmp_path, monkeypatch):
 def test_no_name_leads_out_of_the_folder(tmp_path, name):
     store = HeadStore(tmp_path / "state", {0: name})
     store.save(np.array([0]), np.ones((1, 3)))
-    assert store.path(0).resolve().parent == (tmp_path / "state").resolve() and store.path(0).exists()
+    assert (
+        store.path(0).resolve().parent == (tmp_path / "state").resolve() and store.path(0).exists()
+    )
 
 
 def test_a_folder_that_cannot_be_used_is_told_at_once(tmp_path, monkeypatch):
@@ -62,6 +67,8 @@ def test_a_folder_that_cannot_be_used_is_told_at_once(tmp_path, monkeypatch):
     def read_only(*arguments):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(privfed.foundation.atomic_files.os, "open", read_only)  # root may write anywhere
+    monkeypatch.setattr(
+        privfed.foundation.atomic_files.os, "open", read_only
+    )  # root may write anywhere
     with pytest.raises(ConfigError, match="Permission denied"):
         HeadStore(tmp_path / "state")

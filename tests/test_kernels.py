@@ -21,7 +21,11 @@ def users(draw, deficient=True):
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     X, y = rng.standard_normal((B, m, d)), rng.standard_normal((B, m))
     for i in range(B):
-        kind = draw(st.sampled_from(["plain", "zero", "repeated", "huge", "tiny"] if deficient else ["plain"]))
+        kind = draw(
+            st.sampled_from(
+                ["plain", "zero", "repeated", "huge", "tiny"] if deficient else ["plain"]
+            )
+        )
         if kind == "zero":
             X[i], y[i] = 0.0, 0.0
         elif kind == "repeated":
@@ -34,7 +38,9 @@ def users(draw, deficient=True):
 
 def same(found, wanted, tolerance=1e-6):
     for a, b in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * max(np.linalg.norm(b), 1e-300))
+        np.testing.assert_allclose(
+            a, b, rtol=tolerance, atol=tolerance * max(np.linalg.norm(b), 1e-300)
+        )
 
 
 @settings(max_examples=150, deadline=None)
@@ -77,14 +83,18 @@ def test_leave_one_out_gradients_equal_refitting_without_each_example(problem):
 def test_clipping_in_the_loop_is_clipping_one_by_one(problem, clip):
     X, y, U = problem
     total, norms = gradients.LeaveOneOut(X, y, U).clipped(clip)
-    wanted = sum(naive.clip(naive.leave_one_out_gradient(x, t, U), clip) for x, t in zip(X, y, strict=True))
+    wanted = sum(
+        naive.clip(naive.leave_one_out_gradient(x, t, U), clip) for x, t in zip(X, y, strict=True)
+    )
     np.testing.assert_allclose(total.T, wanted, atol=1e-4 * clip)
     assert len(norms) == len(X)
 
 
 @given(st.floats(0, 1e308), st.floats(1e-300, 1e300))
 def test_both_forms_of_the_clip_factor_agree(norm, clip):
-    assert gradient_sums._clip_factor(norm, clip) == pytest.approx(clip_factors(np.array([norm]), clip)[0], rel=1e-15)
+    assert gradient_sums._clip_factor(norm, clip) == pytest.approx(
+        clip_factors(np.array([norm]), clip)[0], rel=1e-15
+    )
 
 
 @settings(max_examples=100, deadline=None)
@@ -104,12 +114,18 @@ def test_two_batch_gradients_equal_the_paper_line_by_line(problem, data):
         same(norms, [np.linalg.norm(G)], 1e-5)
 
 
-@pytest.mark.parametrize(("B", "d", "k"), [(197, 6, 3), (8, 8, 1), (17, 11, 2), (9, 16, 4), (30, 50, 5)])
+@pytest.mark.parametrize(
+    ("B", "d", "k"), [(197, 6, 3), (8, 8, 1), (17, 11, 2), (9, 16, 4), (30, 50, 5)]
+)
 def test_many_users_are_the_sum_of_each_by_itself(B, d, k):
     """Eight users and eight features at a time, and what is left of both; some users without a unique head."""
     rng = np.random.default_rng(3)
     m = 7
-    X, y, U = rng.standard_normal((B, m, d)), rng.standard_normal((B, m)), np.linalg.qr(rng.standard_normal((d, k)))[0]
+    X, y, U = (
+        rng.standard_normal((B, m, d)),
+        rng.standard_normal((B, m)),
+        np.linalg.qr(rng.standard_normal((d, k)))[0],
+    )
     X[1], X[2, 1:], X[-1] = 0.0, X[2, 0], X[-1, 0]
     draws = rng.random((B, m))
     for kind in (
@@ -119,9 +135,15 @@ def test_many_users_are_the_sum_of_each_by_itself(B, d, k):
         total, norms = kind(slice(None)).clipped(0.7)
         each = [kind(slice(i, i + 1)).clipped(0.7) for i in range(B)]
         np.testing.assert_allclose(total, sum(part for part, _ in each), rtol=1e-12, atol=1e-12)
-        np.testing.assert_allclose(norms, [float(norm[0]) for _, norm in each], rtol=1e-12, atol=1e-12)
-    naively = sum(naive.clip(naive.leave_one_out_gradient(x, t, U), 0.7) for x, t in zip(X, y, strict=True))
-    np.testing.assert_allclose(gradients.LeaveOneOut(X, y, U).clipped(0.7)[0].T, naively, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            norms, [float(norm[0]) for _, norm in each], rtol=1e-12, atol=1e-12
+        )
+    naively = sum(
+        naive.clip(naive.leave_one_out_gradient(x, t, U), 0.7) for x, t in zip(X, y, strict=True)
+    )
+    np.testing.assert_allclose(
+        gradients.LeaveOneOut(X, y, U).clipped(0.7)[0].T, naively, rtol=1e-5, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf, 1e200, 3e38])
@@ -165,7 +187,11 @@ def test_stored_numbers_are_used_as_they_are(dtype):
 
 def test_the_gradient_is_the_derivative_of_the_loss():
     rng = np.random.default_rng(1)
-    X, y, U = rng.standard_normal((1, 8, 5)), rng.standard_normal((1, 8)), rng.standard_normal((5, 2))
+    X, y, U = (
+        rng.standard_normal((1, 8, 5)),
+        rng.standard_normal((1, 8)),
+        rng.standard_normal((5, 2)),
+    )
     v = least_squares.lstsq((X @ U)[:, :4], y[:, :4])[0]
 
     def loss(U):

@@ -47,7 +47,11 @@ def test_numbers_are_computed_with_one_by_one_in_double_precision(dtype):
     x, out = np.random.default_rng(0).random((2, WIDTH)).astype(dtype), np.empty((8, WIDTH))
     _arithmetic(x.ravel(), out.ravel())
     a, b = x.astype(np.float64)
-    for found, wanted in zip(out, [a + b, a - b, a * b, a / b, np.sqrt(a), np.minimum(a, b), np.maximum(a, b)], strict=False):
+    for found, wanted in zip(
+        out,
+        [a + b, a - b, a * b, a / b, np.sqrt(a), np.minimum(a, b), np.maximum(a, b)],
+        strict=False,
+    ):
         np.testing.assert_array_equal(found, wanted)
     np.testing.assert_array_equal(out[7], [-1.0] + [a[3] + b[3]] * (WIDTH - 1))
 
@@ -73,7 +77,9 @@ def _row_sums(x, start, stride, weights, out):
 def test_rows_are_read_at_a_stride_and_summed(stride, dtype):
     x, weights, out = np.arange(100, dtype=dtype) ** 2, np.arange(8.0), np.empty((2, WIDTH))
     _row_sums(x, 3, stride, weights, out.ravel())
-    rows = np.array([x[3 + i * stride : 3 + i * stride + WIDTH] for i in range(WIDTH)], dtype=np.float64)
+    rows = np.array(
+        [x[3 + i * stride : 3 + i * stride + WIDTH] for i in range(WIDTH)], dtype=np.float64
+    )
     np.testing.assert_array_equal(out, [rows.sum(axis=1), rows @ weights])
 
 

@@ -38,7 +38,9 @@ class Record:
 
             def create_run(self, experiment, start_time, run_name):
                 record.created.append((experiment, run_name, start_time))
-                return types.SimpleNamespace(info=types.SimpleNamespace(run_id=f"id{len(record.created)}"))
+                return types.SimpleNamespace(
+                    info=types.SimpleNamespace(run_id=f"id{len(record.created)}")
+                )
 
             def log_batch(self, run, metrics=(), params=()):
                 if record.fail == "log_batch":
@@ -51,7 +53,9 @@ class Record:
         def metric(*values):
             return values
 
-        mlflow, entities, tracking = (types.ModuleType(name) for name in ("mlflow", "mlflow.entities", "mlflow.tracking"))
+        mlflow, entities, tracking = (
+            types.ModuleType(name) for name in ("mlflow", "mlflow.entities", "mlflow.tracking")
+        )
         entities.Metric = entities.Param = metric
         tracking.MlflowClient = Client
         return {"mlflow": mlflow, "mlflow.entities": entities, "mlflow.tracking": tracking}
@@ -68,7 +72,10 @@ def store(monkeypatch):
 
 def test_mlflow_gets_the_settings_the_steps_and_the_result(store, tmp_path):
     assert main([*SMALL, "logger=mlflow", f"out={tmp_path / 'run'}"]) == 0
-    assert store.uri == (tmp_path / "mlruns").resolve().as_uri() and store.created[0][:2] == ("privfed", "run")
+    assert store.uri == (tmp_path / "mlruns").resolve().as_uri() and store.created[0][:2] == (
+        "privfed",
+        "run",
+    )
     parameters = dict(pair for _, _, params in store.told for pair in params)
     assert parameters["eps"] == "1.0" and parameters["algo.name"] == "fedrep"
     metrics = [metric for _, metrics, _ in store.told for metric in metrics]
@@ -76,8 +83,12 @@ def test_mlflow_gets_the_settings_the_steps_and_the_result(store, tmp_path):
     rows = list(csv.DictReader((tmp_path / "run/rounds.csv").open()))
     logged = [value for name, value, _, _ in metrics if name == "mse"]
     assert logged == pytest.approx([float(row["mse"]) for row in rows])
-    assert ("final_mse", result["metrics"]["mse"]) in [metric[:2] for metric in metrics] and store.ended == "id1"
-    public = set(COLUMNS) | {f"final_{name}" for name in (*result["metrics"], *result["time"], "epsilon")}
+    assert ("final_mse", result["metrics"]["mse"]) in [
+        metric[:2] for metric in metrics
+    ] and store.ended == "id1"
+    public = set(COLUMNS) | {
+        f"final_{name}" for name in (*result["metrics"], *result["time"], "epsilon")
+    }
     assert {name for name, *_ in metrics} <= public, "nothing but what the run's files hold"
     assert all(stamp % 1000 == 0 for _, _, stamp, _ in metrics), "times to the second"
 
@@ -101,7 +112,10 @@ def test_a_logbook_that_fails_does_not_stop_the_run(store, tmp_path, capfd):
     store.fail = "log_batch"
     assert main([*SMALL, "logger=[mlflow,tensorboard]", f"out={tmp_path / 'run'}"]) == 0
     err = capfd.readouterr().err
-    assert len(err.strip().splitlines()) == 1 and "logger=mlflow stopped (OSError: the store is gone)" in err
+    assert (
+        len(err.strip().splitlines()) == 1
+        and "logger=mlflow stopped (OSError: the store is gone)" in err
+    )
     assert any((tmp_path / "run/tensorboard").iterdir()), "the other one goes on"
 
 
@@ -113,7 +127,9 @@ def test_tensorboard_gets_the_same_curves(tmp_path):
     assert main([*SMALL, "logger=tensorboard", f"out={tmp_path}"]) == 0
     (file,) = (tmp_path / "tensorboard").iterdir()
     content, place, points, times = file.read_bytes(), 0, {}, []
-    while place < len(content):  # records: length (8 bytes), its checksum (4), content, its checksum (4)
+    while place < len(
+        content
+    ):  # records: length (8 bytes), its checksum (4), content, its checksum (4)
         length = int.from_bytes(content[place : place + 8], "little")
         event = Event.FromString(content[place + 12 : place + 12 + length])
         place += length + 16
@@ -122,15 +138,23 @@ def test_tensorboard_gets_the_same_curves(tmp_path):
             times.append(event.wall_time)
     rows = list(csv.DictReader((tmp_path / "rounds.csv").open()))
     assert [step for step, _ in points["rounds/mse"]] == [int(row["step"]) for row in rows]
-    assert [value for _, value in points["rounds/mse"]] == pytest.approx([float(row["mse"]) for row in rows], rel=1e-6)
+    assert [value for _, value in points["rounds/mse"]] == pytest.approx(
+        [float(row["mse"]) for row in rows], rel=1e-6
+    )
     assert "result/epsilon" in points and all(time == int(time) for time in times)
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
-    [("tensorbord", "did you mean 'tensorboard'"), ("3", "known: mlflow"), ("mlflow", "pip install 'privfed[loggers]'")],
+    [
+        ("tensorbord", "did you mean 'tensorboard'"),
+        ("3", "known: mlflow"),
+        ("mlflow", "pip install 'privfed[loggers]'"),
+    ],
 )
-def test_what_cannot_log_is_one_line_before_anything_is_written(given, words, tmp_path, monkeypatch, capfd):
+def test_what_cannot_log_is_one_line_before_anything_is_written(
+    given, words, tmp_path, monkeypatch, capfd
+):
     monkeypatch.setitem(sys.modules, "mlflow", None)
     assert main([*SMALL, f"logger={given}", f"out={tmp_path / 'run'}"]) == 2
     err = capfd.readouterr().err

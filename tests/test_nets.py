@@ -16,17 +16,24 @@ def nearest(U, net):
     return math.sqrt(max(0.0, np.min(np.sum(U**2) + np.sum(net**2, axis=(1, 2)) - 2 * overlap)))
 
 
-@pytest.mark.parametrize(("d", "k", "gamma"), [(1, 1, 0.5), (2, 1, 0.1), (3, 1, 0.25), (4, 1, 0.5), (3, 2, 0.6), (2, 2, 0.5)])
+@pytest.mark.parametrize(
+    ("d", "k", "gamma"),
+    [(1, 1, 0.5), (2, 1, 0.1), (3, 1, 0.25), (4, 1, 0.5), (3, 2, 0.6), (2, 2, 0.5)],
+)
 def test_every_orthonormal_matrix_is_within_gamma_of_the_net(d, k, gamma):
     net = candidate_nets.orthonormal_net(d, k, gamma)
-    np.testing.assert_allclose(net.transpose(0, 2, 1) @ net, np.tile(np.eye(k), (len(net), 1, 1)), atol=1e-12)
+    np.testing.assert_allclose(
+        net.transpose(0, 2, 1) @ net, np.tile(np.eye(k), (len(net), 1, 1)), atol=1e-12
+    )
     points = candidate_nets.grid_size(d * k, 1.0, candidate_nets.sphere_spacing(d, k, gamma))[1]
     assert 1 <= len(net) <= points
     probes = candidate_nets.random_orthonormal(np.random.default_rng(0), 300, d, k)
     assert max(nearest(U, net) for U in probes) <= gamma + 1e-9
 
 
-@pytest.mark.parametrize(("rows", "k", "gamma"), [(1, 1, 0.3), (2, 1, 0.2), (3, 1, 0.5), (2, 2, 0.6)])
+@pytest.mark.parametrize(
+    ("rows", "k", "gamma"), [(1, 1, 0.3), (2, 1, 0.2), (3, 1, 0.5), (2, 2, 0.6)]
+)
 def test_every_matrix_of_the_ball_is_within_gamma_of_the_net(rows, k, gamma):
     radius = math.sqrt(2 * k)
     net = candidate_nets.ball_net(rows, k, radius, gamma)
@@ -48,7 +55,9 @@ def test_nets_hold_no_two_of_the_same_up_to_rotation():
 
 
 def test_a_finer_net_is_larger_and_sizes_grow_with_the_entries():
-    assert len(candidate_nets.orthonormal_net(3, 1, 0.2)) > 2 * len(candidate_nets.orthonormal_net(3, 1, 0.4))
+    assert len(candidate_nets.orthonormal_net(3, 1, 0.2)) > 2 * len(
+        candidate_nets.orthonormal_net(3, 1, 0.4)
+    )
     assert candidate_nets.grid_size(100, 1.0, 0.01)[1] > 1e200
 
 
@@ -57,7 +66,9 @@ def test_random_candidates_surround_the_last_choice_at_the_radius():
     U = candidate_nets.random_orthonormal(rng, 1, 20, 2)[0]
     near = candidate_nets.around(rng, U, 200, 0.1)
     np.testing.assert_array_equal(near[0], U)
-    np.testing.assert_allclose(near.transpose(0, 2, 1) @ near, np.tile(np.eye(2), (200, 1, 1)), atol=1e-12)
+    np.testing.assert_allclose(
+        near.transpose(0, 2, 1) @ near, np.tile(np.eye(2), (200, 1, 1)), atol=1e-12
+    )
     distances = np.array([nearest(U, near[i : i + 1]) for i in range(1, 200)])
     close, far = distances[:150], distances[150:]
     assert close.mean() == pytest.approx(0.1, rel=0.05) and close.max() < 0.2 and far.min() > 0.5
@@ -69,4 +80,6 @@ def test_polar_is_the_nearest_orthonormal_matrix():
     rng = np.random.default_rng(0)
     M = rng.standard_normal((5, 2))
     best = np.linalg.norm(candidate_nets.polar(M) - M)
-    assert all(best <= np.linalg.norm(U - M) for U in candidate_nets.random_orthonormal(rng, 500, 5, 2))
+    assert all(
+        best <= np.linalg.norm(U - M) for U in candidate_nets.random_orthonormal(rng, 500, 5, 2)
+    )

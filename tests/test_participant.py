@@ -29,7 +29,11 @@ def factory():
 def participant(tmp_path):
     def make(content=CSV):
         (tmp_path / "mine.csv").write_text(content)
-        return Participant(Identity("alice", ""), OwnRows(tmp_path / "mine.csv", "target", 0.2), say=lambda text: None)
+        return Participant(
+            Identity("alice", ""),
+            OwnRows(tmp_path / "mine.csv", "target", 0.2),
+            say=lambda text: None,
+        )
 
     return make
 
@@ -43,7 +47,9 @@ def test_real_rows_are_not_given_to_a_simulation(factory, participant):
 
 def test_a_file_of_several_users_takes_the_published_model(factory, participant):
     header, *lines = CSV.split()
-    content = "\n".join([f"user,{header}", *(f"u{i % 2},{line}" for i, line in enumerate(lines))]) + "\n"
+    content = (
+        "\n".join([f"user,{header}", *(f"u{i % 2},{line}" for i, line in enumerate(lines))]) + "\n"
+    )
     me = participant(content)
     me.welcome(json.dumps(factory.welcome(range(1), published=True)))
     assert len(me.client.cohort) == 2
@@ -53,7 +59,13 @@ def test_a_file_of_several_users_takes_the_published_model(factory, participant)
 
 @pytest.mark.parametrize("where", ["client", "data"])
 @pytest.mark.parametrize(
-    "value", [{"_args_": [1]}, {"x": "${oc.env:HOME}"}, {"x": ["${oc.env:HOME}"]}, {"_target_": "os.system"}]
+    "value",
+    [
+        {"_args_": [1]},
+        {"x": "${oc.env:HOME}"},
+        {"x": ["${oc.env:HOME}"]},
+        {"_target_": "os.system"},
+    ],
 )
 def test_a_server_runs_no_code_here(factory, participant, where, value):
     settings = factory.welcome(range(1))

@@ -41,7 +41,15 @@ def of_user(lines, user):
 def test_heads_are_those_of_training_clients(runs, kind):
     run, lines = runs[kind]
     path = run.parent / f"{kind}.csv"
-    cfg = compose(["data=table", f"data.path={path}", "data.target=target", "data.test=0", "data.categorical=[city]"])
+    cfg = compose(
+        [
+            "data=table",
+            f"data.path={path}",
+            "data.target=target",
+            "data.test=0",
+            "data.categorical=[city]",
+        ]
+    )
     data = Experiment(cfg).data
     model = privfed.load(run)
     client = FedRepClient(data.cohort(0, data.n), None, 0.5, 2.0)
@@ -83,12 +91,28 @@ def test_every_form_of_data_means_the_same(runs):
         columns = ("city", "size", "age", "more")
 
         def __getitem__(self, name):
-            return {"age": np.array(age), "size": np.array(size), "city": np.array(city, dtype=object), "more": 0}[name]
+            return {
+                "age": np.array(age),
+                "size": np.array(size),
+                "city": np.array(city, dtype=object),
+                "more": 0,
+            }[name]
 
     objects = np.array([age, size, city], dtype=object).T
-    named = np.array(list(zip(age, size, city, strict=True)), dtype=[("age", float), ("size", float), ("city", "U1")])
+    named = np.array(
+        list(zip(age, size, city, strict=True)),
+        dtype=[("age", float), ("size", float), ("city", "U1")],
+    )
     nones = {"age": [None if math.isnan(v) else v for v in age], "size": size, "city": city}
-    forms = [Frame(), objects, objects.tolist(), named, nones, pa.table(nones), {**texts, "user": 1, "other": 2}]
+    forms = [
+        Frame(),
+        objects,
+        objects.tolist(),
+        named,
+        nones,
+        pa.table(nones),
+        {**texts, "user": 1, "other": 2},
+    ]
     assert list(model.feature_names_in_) == ["age", "size", "city"] and model.n_features_in_ == 3
     for X in forms:
         np.testing.assert_allclose(model.personalize(X, numbers).predict(X), expected, rtol=1e-12)
@@ -119,7 +143,9 @@ def test_labels(runs):
     X, y = of_user(runs["three"][1], "u7")
     mine = three.fit(X, y)
     assert mine is three and list(three.classes_) == ["high", "low", "mid"]
-    np.testing.assert_array_equal(mine.classes_[mine.decision_function(X).argmax(axis=1)], mine.predict(X))
+    np.testing.assert_array_equal(
+        mine.classes_[mine.decision_function(X).argmax(axis=1)], mine.predict(X)
+    )
 
 
 def test_scores_of_numbers(runs):
@@ -140,7 +166,10 @@ def test_rows_with_missing_values_are_left_out_where_the_schema_says_so(tmp_path
     X, y = of_user(lines, "u9")
     whole = [place for place, age in enumerate(X["age"]) if age]
     assert len(whole) < len(y)
-    complete = {name: [values[place] for place in whole] for name, values in X.items()}, [y[place] for place in whole]
+    complete = (
+        {name: [values[place] for place in whole] for name, values in X.items()},
+        [y[place] for place in whole],
+    )
     np.testing.assert_array_equal(model.personalize(X, y).head_, model.personalize(*complete).head_)
     assert len(model.predict(X)) == len(y)
 
@@ -158,14 +187,20 @@ def test_conventions(runs):
 
 
 def test_scikit_learn(runs):
-    base, selection = (pytest.importorskip(f"sklearn.{name}") for name in ("base", "model_selection"))
+    base, selection = (
+        pytest.importorskip(f"sklearn.{name}") for name in ("base", "model_selection")
+    )
     for kind in KINDS:
         run, lines = runs[kind]
         X, y = of_user(lines, "u8")
         model = privfed.load(run).fit(X, y)
-        assert not hasattr(base.clone(model), "head_") and base.is_classifier(model) == (kind != "number")
+        assert not hasattr(base.clone(model), "head_") and base.is_classifier(model) == (
+            kind != "number"
+        )
         array = np.array([X["age"], X["size"], X["city"]], dtype=object).T
-        scores = selection.cross_val_score(model, array, np.array(y).astype("U" if kind == "three" else float), cv=2)
+        scores = selection.cross_val_score(
+            model, array, np.array(y).astype("U" if kind == "three" else float), cv=2
+        )
         assert scores.shape == (2,) and np.isfinite(scores).all()
 
 
@@ -263,7 +298,10 @@ def test_runs_without_linear_heads(runs, linear, tmp_path):
     unfinished = changed(linear)
     (unfinished / "result.json").unlink()
     refused(unfinished, "not a finished run, as it has no result.json")
-    refused(changed(linear, **{"body.weight": np.ones((2, 2)), "U": np.ones((2, 2))}), "published body.weight, U; heads are")
+    refused(
+        changed(linear, **{"body.weight": np.ones((2, 2)), "U": np.ones((2, 2))}),
+        "published body.weight, U; heads are",
+    )
     refused(changed(linear, U=np.full((6, 2), math.nan)), "U is not an array of finite numbers")
     margin = changed(linear)
     result = json.loads((margin / "result.json").read_text())
@@ -287,4 +325,7 @@ def test_runs_without_linear_heads(runs, linear, tmp_path):
 
 def test_import_is_light():
     line = "import sys, privfed; print(callable(privfed.load), 'numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", line], capture_output=True, text=True).stdout == "True False\n"
+    assert (
+        subprocess.run([sys.executable, "-c", line], capture_output=True, text=True).stdout
+        == "True False\n"
+    )

@@ -38,14 +38,24 @@ def test_it_survives_its_file_which_nobody_else_can_read(tmp_path):
     assert (tmp_path / "tokens/bob.token").read_text().strip() == roster.members["bob"].token
 
 
-@pytest.mark.parametrize("name", ["", ".", "../alice", "a/b", "-x", "a b", "a\n", "x" * 101, None, 7, "ä"])
+@pytest.mark.parametrize(
+    "name", ["", ".", "../alice", "a/b", "-x", "a b", "a\n", "x" * 101, None, 7, "ä"]
+)
 def test_names_that_could_be_paths_or_options_are_refused(name):
     with pytest.raises(ConfigError, match="roster"):
         Member(name, 1, new_token())
 
 
 @pytest.mark.parametrize(
-    "changed", [{"users": 0}, {"users": True}, {"users": 1.5}, {"users": "1"}, {"token": "short"}, {"token": 1}]
+    "changed",
+    [
+        {"users": 0},
+        {"users": True},
+        {"users": 1.5},
+        {"users": "1"},
+        {"token": "short"},
+        {"token": 1},
+    ],
 )
 def test_impossible_members_are_refused(changed):
     with pytest.raises(ConfigError, match="alice"):

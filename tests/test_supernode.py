@@ -15,7 +15,14 @@ from privfed.runtimes.superlink_processes import free_port
 def node_command(folder, *more, key=None):
     return [
         *("--superlink", f"127.0.0.1:{free_port()}", "--root-certificates", str(folder / "ca.crt")),
-        *("--key", str(key or folder / "a.key"), "--user", "a", "--token-file", str(folder / "a.token")),
+        *(
+            "--key",
+            str(key or folder / "a.key"),
+            "--user",
+            "a",
+            "--token-file",
+            str(folder / "a.token"),
+        ),
         *("--patience", "0.5", *more),
     ]
 
@@ -48,7 +55,10 @@ def test_a_supernode_needs_a_key_that_flower_takes(keys, capsys):
 
 
 def test_a_supernode_shows_flowers_own_command(keys, capsys):
-    assert supernode.main(node_command(keys, "--simulate", "--show", "--state", str(keys / "heads"))) == 0
+    assert (
+        supernode.main(node_command(keys, "--simulate", "--show", "--state", str(keys / "heads")))
+        == 0
+    )
     words = shlex.split(capsys.readouterr().out)
     assert words[0] == "flower-supernode" and "--auth-supernode-private-key" in words
     assert 'node="a"' in words[-1] and "heads" in words[-1]
@@ -57,7 +67,10 @@ def test_a_supernode_shows_flowers_own_command(keys, capsys):
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ("[code: 2004] Failed to activate SuperNode.", "does not take this node's key: it is not registered"),
+        (
+            "[code: 2004] Failed to activate SuperNode.",
+            "does not take this node's key: it is not registered",
+        ),
         ("Exit code 606: Flower 1.40 is not compatible with 1.41", "Flower 1.40 is not compatible"),
     ],
 )

@@ -43,7 +43,9 @@ class Pairs:
         A, B = rows[:, ::2], rows[:, 1::2]
         AA, BB, AB = (np.matmul(L, R.transpose(0, 2, 1)) for L, R in ((A, A), (B, B), (A, B)))
         square = np.sum(AA * BB + AB * AB.transpose(0, 2, 1), axis=(1, 2)) / (2 * p * p)
-        floor = CANCELLATION * np.mean(np.linalg.norm(A, axis=2) * np.linalg.norm(B, axis=2), axis=1)
+        floor = CANCELLATION * np.mean(
+            np.linalg.norm(A, axis=2) * np.linalg.norm(B, axis=2), axis=1
+        )
         norms = np.maximum(np.sqrt(np.maximum(square, 0.0)), floor)
         overflow = ~np.isfinite(norms)
         A[overflow], B[overflow], norms[overflow] = 0.0, 0.0, 0.0

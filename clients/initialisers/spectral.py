@@ -34,7 +34,9 @@ class Spectral:
 
     task = "spectral"
 
-    def contributions(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> SecondMoments:
+    def contributions(
+        self, block: Cohort, shared: NDArrays, config: dict[str, Any]
+    ) -> SecondMoments:
         """Z_i of every user."""
         n, m0, d = block.X.shape
         A, s, norms = np.empty((n, m0, d)), np.empty((n, 1, d)), np.empty(n)
@@ -67,7 +69,9 @@ def _moments(X, y, A, s, norms):  # type: ignore[no-untyped-def]
             for other in range(j):
                 p = dot(A[i, j], A[i, other])
                 square += 2.0 * p * p
-        norms[i] = max(math.sqrt(max(square, 0.0)), CANCELLATION * (length + trace)) / (m0 * (m0 - 1))
+        norms[i] = max(math.sqrt(max(square, 0.0)), CANCELLATION * (length + trace)) / (
+            m0 * (m0 - 1)
+        )
         if not (math.isfinite(norms[i]) and math.isfinite(square)):
             norms[i] = 0.0
             for c in range(d):

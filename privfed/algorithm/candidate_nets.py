@@ -108,7 +108,9 @@ def unique(U: Array) -> Array:
     """The first of those with the same U U^T. U: (C, d, k)."""
     if not len(U):
         return U
-    gram = np.round(U @ U.transpose(0, 2, 1), 9) + 0.0  # no negative zeros, which compare equal but have other bits
+    gram = (
+        np.round(U @ U.transpose(0, 2, 1), 9) + 0.0
+    )  # no negative zeros, which compare equal but have other bits
     _, first = np.unique(gram.reshape(len(U), -1), axis=0, return_index=True)
     return U[np.sort(first)]
 

@@ -132,7 +132,9 @@ class CohortClient(NumPyClient):
         """As Flower's loop calls it."""
         return FlowerClient(self)
 
-    def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
+    def fit(
+        self, parameters: NDArrays, config: dict[str, Scalar]
+    ) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """The cohort's sums of clipped contributions and, where asked for, where their norms lie."""
         task = self.tasks()[str(config["task"])]
         clips = np.frombuffer(config["clip"]) if config["release"] else np.ones(1)  # type: ignore[arg-type]
@@ -144,7 +146,9 @@ class CohortClient(NumPyClient):
                 mine = task(block, parameters, config)
                 for i, part in enumerate(mine if isinstance(mine, tuple) else (mine,)):
                     clip = float(clips[min(i, len(clips) - 1)])
-                    total, norms = (Dense(part) if isinstance(part, np.ndarray) else part).clipped(clip)
+                    total, norms = (Dense(part) if isinstance(part, np.ndarray) else part).clipped(
+                        clip
+                    )
                     totals[i] = totals.get(i, 0.0) + total
                     if measure is not None:
                         counts[i] = counts.get(i, 0.0) + measure.count(norms, clip)
@@ -159,7 +163,9 @@ class CohortClient(NumPyClient):
             return np.flatnonzero(coins(self.cohort.ids, config))
         if "group" not in config:
             return None
-        groups = groups_of(self.cohort.ids, *(int(config[key]) for key in ("users", "groups", "seed")))
+        groups = groups_of(
+            self.cohort.ids, *(int(config[key]) for key in ("users", "groups", "seed"))
+        )
         return np.flatnonzero(groups == config["group"])
 
     def keep(self, shared: NDArrays) -> None:
@@ -168,7 +174,9 @@ class CohortClient(NumPyClient):
             for block in self.cohort.blocks():
                 self.store.save(block.ids, self.weights(block, shared))
 
-    def evaluate(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[float, int, dict[str, Scalar]]:
+    def evaluate(
+        self, parameters: NDArrays, config: dict[str, Scalar]
+    ) -> tuple[float, int, dict[str, Scalar]]:
         """Take the published model; where it is asked for, tell sums of errors over the cohort.
 
         Errors are not private: they are told in simulations only, where the truth is known.
@@ -177,10 +185,14 @@ class CohortClient(NumPyClient):
         if not config["judge"]:
             return 0.0, 1, {}
         if self.cohort.truth is None:
-            raise ValueError("errors of real users are not told: they would leave without passing the noise gate")
+            raise ValueError(
+                "errors of real users are not told: they would leave without passing the noise gate"
+            )
         tally = Tally()
         for block in self.judged():
             assert block.truth is not None
             errors = {"own": self.own_errors(block, parameters), **self.rival_errors(block)}
-            tally.add(errors, block.truth.scale, getattr(block, "judging", None), getattr(block, "m", 0))
+            tally.add(
+                errors, block.truth.scale, getattr(block, "judging", None), getattr(block, "m", 0)
+            )
         return tally.sums["own"] / len(self.cohort), len(self.cohort), tally.metrics()

@@ -27,9 +27,14 @@ class Initialiser:
         """Shape of a step's sum."""
         raise TypeError(f"{type(self).__name__} does not say what it asks for")
 
-    def release(self, federation: Federation, step: Step, total: Array, bound: float, users: int) -> Array:
+    def release(
+        self, federation: Federation, step: Step, total: Array, bound: float, users: int
+    ) -> Array:
         """The mean over all users, each of norm at most bound, through the gate."""
-        return federation.gate.release(step.task, total, bound=bound, mu=step.mu, round=step.round) / users
+        return (
+            federation.gate.release(step.task, total, bound=bound, mu=step.mu, round=step.round)
+            / users
+        )
 
     def step(self, federation: Federation, t: int, shared: list[Array], mean: Array) -> list[Array]:
         """What is shared after step t = 1..rounds, from the released mean; after the last one the arrays in `gives`."""

@@ -38,11 +38,19 @@ class LinearClient(CohortClient):
 def split_examples(m: int, train: str, heads: str) -> tuple[slice, slice]:
     """Which examples train the embedding (all, or S0 = the first half) and which the final head (all, or S1 = the rest)."""
     if train not in ("all", "s0"):
-        raise ConfigError.of("algo.train", train, "must be all or s0 (the first half of a user's data)")
+        raise ConfigError.of(
+            "algo.train", train, "must be all or s0 (the first half of a user's data)"
+        )
     if heads not in ("all", "s1"):
-        raise ConfigError.of("algo.heads", heads, "must be all or s1 (the second half of a user's data)")
+        raise ConfigError.of(
+            "algo.heads", heads, "must be all or s1 (the second half of a user's data)"
+        )
     least = 4 if train == "s0" else 2
     if m < least:
-        raise ConfigError.of("data.m", m, f"too few examples a user to split: algo.train={train} needs at least {least}")
+        raise ConfigError.of(
+            "data.m",
+            m,
+            f"too few examples a user to split: algo.train={train} needs at least {least}",
+        )
     half = m // 2
     return slice(half) if train == "s0" else slice(m), slice(half, m) if heads == "s1" else slice(m)

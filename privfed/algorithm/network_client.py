@@ -57,8 +57,15 @@ class NetworkClient(CohortClient):
         super().__init__(cohort)
         for key, value in (("algo.lr", lr), ("algo.head_lr", head_lr)):
             check_positive(key, value)
-        check_number("algo.momentum", momentum, lambda x: 0 <= x < 1, "must be at least 0 and below 1")
-        check_number("algo.weight_decay", weight_decay, lambda x: 0 <= x < math.inf, "must be a number of at least 0")
+        check_number(
+            "algo.momentum", momentum, lambda x: 0 <= x < 1, "must be at least 0 and below 1"
+        )
+        check_number(
+            "algo.weight_decay",
+            weight_decay,
+            lambda x: 0 <= x < math.inf,
+            "must be a number of at least 0",
+        )
         for key, value, least in (("algo.batch", batch, 1), ("algo.local_epochs", local_epochs, 1)):
             check_whole(key, value, least)
         check_whole("algo.head_epochs", head_epochs, 0)
@@ -90,7 +97,9 @@ class NetworkClient(CohortClient):
         """One task."""
         return {"update": self.contribute}
 
-    def fit(self, parameters: NDArrays, config: dict[str, Scalar]) -> tuple[NDArrays, int, dict[str, Scalar]]:
+    def fit(
+        self, parameters: NDArrays, config: dict[str, Scalar]
+    ) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """One round: what leaves are sums, what users keep is in their memory."""
         self.memory.begin(int(config["step"]))
         answer = super().fit(parameters, config)
@@ -101,7 +110,9 @@ class NetworkClient(CohortClient):
         """A chunk of users at a time, images as they are stored."""
         everybody = np.arange(len(self.cohort)) if users is None else users
         size = self.network.chunk(self.copies)
-        torch.set_num_threads(1)  # of this thread: cohorts are the parallelism, and two layers of it get in each other's way
+        torch.set_num_threads(
+            1
+        )  # of this thread: cohorts are the parallelism, and two layers of it get in each other's way
         for start in range(0, len(everybody), size):
             yield self.cohort[everybody[start : start + size]]
 
@@ -120,13 +131,17 @@ class NetworkClient(CohortClient):
         device = self.network.device
         return Labels(torch.from_numpy(classes).to(device), torch.from_numpy(counts).to(device))
 
-    def course(self, body: Parameters, head: Parameters, users: int, steps: int, sgd: SGD) -> Course:
+    def course(
+        self, body: Parameters, head: Parameters, users: int, steps: int, sgd: SGD
+    ) -> Course:
         """A way of so many steps from the shared parameters; short ones on linear layers need no copies of them."""
         if self.personal is not None and steps <= LowRank.LONGEST:
             return LowRank(self.personal, body, head, users, steps, sgd)
         return Explicit(self.network, body, head, users, sgd)
 
-    def places(self, block: Cohort, labels: Labels, epochs: int, *purpose: str | int) -> Iterator[Tensor | slice]:
+    def places(
+        self, block: Cohort, labels: Labels, epochs: int, *purpose: str | int
+    ) -> Iterator[Tensor | slice]:
         """Batches of so many epochs: everything at once if it fits, otherwise places (B, b) in random order, padding last."""
         m = block.y.shape[1]
         for epoch in range(epochs):
@@ -141,9 +156,20 @@ class NetworkClient(CohortClient):
     @staticmethod
     def images_at(x: Tensor, places: Tensor | slice, users: int) -> Tensor:
         """The images of a batch, out of x (B m, C, H, W)."""
-        return x if isinstance(places, slice) else picked(x.unflatten(0, (users, -1)), places).flatten(0, 1)
+        return (
+            x
+            if isinstance(places, slice)
+            else picked(x.unflatten(0, (users, -1)), places).flatten(0, 1)
+        )
 
-    def fit_heads(self, heads: Heads, features: Callable[[int], Tensor], block: Cohort, labels: Labels, round: int) -> Heads:
+    def fit_heads(
+        self,
+        heads: Heads,
+        features: Callable[[int], Tensor],
+        block: Cohort,
+        labels: Labels,
+        round: int,
+    ) -> Heads:
         """Heads after the head epochs, on features(epoch) (B, m, k) of all of the users' examples."""
 
         def batches() -> Iterator[tuple[Tensor, Labels]]:
@@ -166,7 +192,11 @@ class NetworkClient(CohortClient):
     ) -> Callable[[int], Tensor]:
         """Features of the images x by epoch: always the same (`seen`, where they are known), unless images are augmented."""
         if self.augment == "always" or (self.augment == "final" and final):
-            return lambda epoch: see(augmented(x, draws(self.seed, block.ids, 3 * block.y.shape[1], "augment", round, epoch)))
+            return lambda epoch: see(
+                augmented(
+                    x, draws(self.seed, block.ids, 3 * block.y.shape[1], "augment", round, epoch)
+                )
+            )
         with torch.no_grad():
             fixed = see(x) if seen is None else seen.detach()
         return lambda epoch: fixed
@@ -174,7 +204,9 @@ class NetworkClient(CohortClient):
     def kept(self, block: Cohort) -> Heads:
         """The users' heads as they left them."""
         rows, now = self.memory.places(block.ids), self.memory.now
-        return Heads(*(torch.from_numpy(now[name][rows]).to(self.network.device) for name in ("W", "c")))
+        return Heads(
+            *(torch.from_numpy(now[name][rows]).to(self.network.device) for name in ("W", "c"))
+        )
 
     def keep_heads(self, block: Cohort, heads: Heads) -> None:
         """Remember the users' heads."""

@@ -50,9 +50,18 @@ class NetworkStrategy(PrivateStrategy):
         sampling: float,
     ) -> None:
         self.eta = check_positive("algo.eta", eta)
-        self.beta = check_number("algo.server_momentum", server_momentum, lambda x: 0 <= x < 1, "must be at least 0, below 1")
-        self.averaged = check_number("algo.average", average, lambda x: 0 <= x < 1, "must be at least 0, below 1")
-        self.sampling = check_number("algo.sampling", sampling, lambda x: 0 < x <= 1, "must be a probability above 0")
+        self.beta = check_number(
+            "algo.server_momentum",
+            server_momentum,
+            lambda x: 0 <= x < 1,
+            "must be at least 0, below 1",
+        )
+        self.averaged = check_number(
+            "algo.average", average, lambda x: 0 <= x < 1, "must be at least 0, below 1"
+        )
+        self.sampling = check_number(
+            "algo.sampling", sampling, lambda x: 0 < x <= 1, "must be a probability above 0"
+        )
         self.sizes = model.sizes(self.whole)
         self.names = tuple(model.names(self.whole))
         self.start = model.initial(federation.seed, self.whole)
@@ -74,7 +83,9 @@ class NetworkStrategy(PrivateStrategy):
         ledger, settings = self.federation.gate.ledger, self.federation.privacy
         if self.sampling < 1 and self.clips[self.task] == AUTO:
             key = "privacy.clip" if settings.clip == AUTO else "algo.clip"
-            raise ConfigError.of(key, AUTO, f"is for algo.sampling=1, not for algo.sampling={self.sampling}")
+            raise ConfigError.of(
+                key, AUTO, f"is for algo.sampling=1, not for algo.sampling={self.sampling}"
+            )
         plan = super().steps()
         if self.sampling == 1:
             return plan
@@ -90,7 +101,10 @@ class NetworkStrategy(PrivateStrategy):
         """With the probability of taking part, where that is not 1."""
         config = super().announcement(step)
         if self.sampling < 1:
-            config |= {"sampling": self.sampling, "secret": not self.federation.gate.source.repeatable}
+            config |= {
+                "sampling": self.sampling,
+                "secret": not self.federation.gate.source.repeatable,
+            }
         return config
 
     def announced(self, step: Step) -> list[Array]:
@@ -108,14 +122,23 @@ class NetworkStrategy(PrivateStrategy):
     def parameters(self, flat: Array) -> list[Array]:
         """A vector as the arrays of the network."""
         edges = np.cumsum([int(np.prod(size)) for size in self.sizes])[:-1]
-        return [part.reshape(size) for part, size in zip(np.split(flat, edges), self.sizes, strict=True)]
+        return [
+            part.reshape(size) for part, size in zip(np.split(flat, edges), self.sizes, strict=True)
+        ]
 
     def memory(self) -> dict[str, Array]:
         """Iterate, velocity and the running sum of the average."""
         added = np.array(self.added)
-        return {"iterate": self.iterate, "velocity": self.velocity, "total": self.total, "added": added}
+        return {
+            "iterate": self.iterate,
+            "velocity": self.velocity,
+            "total": self.total,
+            "added": added,
+        }
 
     def recall(self, memory: dict[str, Array]) -> None:
         """Take them back."""
-        self.iterate, self.velocity, self.total = (memory[name] for name in ("iterate", "velocity", "total"))
+        self.iterate, self.velocity, self.total = (
+            memory[name] for name in ("iterate", "velocity", "total")
+        )
         self.added = float(memory["added"])

@@ -52,10 +52,16 @@ def check_gaussian(settings: PrivacySettings, total: float) -> None:
     """Whether a budget of so much mu can be spent on Gaussian releases."""
     if settings.noise_multiplier is not None and math.isinf(total):
         raise ConfigError.of(
-            "privacy.noise_multiplier", settings.noise_multiplier, "eps=inf asks for no noise; give one of them"
+            "privacy.noise_multiplier",
+            settings.noise_multiplier,
+            "eps=inf asks for no noise; give one of them",
         )
     if total == 0:
-        raise ConfigError.of("delta", 0, "Gaussian noise needs delta above 0; pure privacy is for algo=expmech and jlmargin")
+        raise ConfigError.of(
+            "delta",
+            0,
+            "Gaussian noise needs delta above 0; pure privacy is for algo=expmech and jlmargin",
+        )
 
 
 def gaussian_plan(stages: Sequence[Stage], settings: PrivacySettings, total: float) -> list[Step]:
@@ -84,7 +90,9 @@ def gaussian_plan(stages: Sequence[Stage], settings: PrivacySettings, total: flo
             steps.append(Step(stage.task, 0, measure=mu(first_share, len(auto))))
         for t in range(1, stage.rounds + 1):
             measured = stage is main and stage.auto and t < stage.rounds
-            measure = mu(clip_share - first_share, 1 if stage.grouped else again) if measured else 0.0
+            measure = (
+                mu(clip_share - first_share, 1 if stage.grouped else again) if measured else 0.0
+            )
             each = mu(share, 1 if stage.grouped else stage.rounds)
             steps.append(Step(stage.task, t, each, measure, group=t - 1 if stage.grouped else None))
     return steps
@@ -93,6 +101,12 @@ def gaussian_plan(stages: Sequence[Stage], settings: PrivacySettings, total: flo
 def selection_plan(task: str, rounds: int, epsilon: float, settings: PrivacySettings) -> list[Step]:
     """So many selections, each with an equal part of a pure budget."""
     if settings.noise_multiplier is not None:
-        raise ConfigError.of("privacy.noise_multiplier", settings.noise_multiplier, "selections add no Gaussian noise")
-    each = epsilon / rounds * (1 - 1e-12)  # a hair below, so that rounding never refuses the last one
+        raise ConfigError.of(
+            "privacy.noise_multiplier",
+            settings.noise_multiplier,
+            "selections add no Gaussian noise",
+        )
+    each = (
+        epsilon / rounds * (1 - 1e-12)
+    )  # a hair below, so that rounding never refuses the last one
     return [Step(task, t, epsilon=each) for t in range(1, rounds + 1)]

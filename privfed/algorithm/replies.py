@@ -20,7 +20,9 @@ LARGEST = 1e100
 """No sum of errors is larger; sums of such numbers stay finite."""
 
 
-def in_order(results: Sequence[tuple[ClientProxy, Reply]], nodes: Iterable[str]) -> Iterator[tuple[str, Reply]]:
+def in_order(
+    results: Sequence[tuple[ClientProxy, Reply]], nodes: Iterable[str]
+) -> Iterator[tuple[str, Reply]]:
     """First answer of every registered node, in a fixed order: arrival changes no last digit."""
     answers = {node.cid: result for node, result in reversed(results)}
     return ((cid, answers[cid]) for cid in nodes if cid in answers)
@@ -55,7 +57,9 @@ def totals_of(
     return totals, present
 
 
-def judgements(results: Sequence[tuple[ClientProxy, EvaluateRes]], nodes: Mapping[str, int]) -> dict[str, Any]:
+def judgements(
+    results: Sequence[tuple[ClientProxy, EvaluateRes]], nodes: Mapping[str, int]
+) -> dict[str, Any]:
     """A simulation's errors summed over nodes; nodes: users of each.
 
     Left out is who sends anything but errors, or not those that the nodes of most users send.
@@ -64,10 +68,15 @@ def judgements(results: Sequence[tuple[ClientProxy, EvaluateRes]], nodes: Mappin
     kinds: Counter[tuple[Any, ...]] = Counter()
     for cid, result in in_order(results, nodes):
         try:
-            mine = {name: np.frombuffer(x) if isinstance(x, bytes) else float(x) for name, x in result.metrics.items()}
+            mine = {
+                name: np.frombuffer(x) if isinstance(x, bytes) else float(x)
+                for name, x in result.metrics.items()
+            }
         except ValueError:
             continue
-        if set(mine) >= NEEDED and all(np.all((value >= 0) & (value < LARGEST)) for value in mine.values()):
+        if set(mine) >= NEEDED and all(
+            np.all((value >= 0) & (value < LARGEST)) for value in mine.values()
+        ):
             told[cid] = mine
             kinds[kind_of(mine)] += nodes[cid]
     usual = max(kinds, key=kinds.__getitem__, default=())

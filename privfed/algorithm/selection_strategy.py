@@ -60,7 +60,11 @@ class Selection(PrivateStrategy):
         if net not in NETS:
             raise ConfigError.of("algo.net", net, f"must be one of {', '.join(NETS)}")
         if federation.privacy.clip is not None:
-            raise ConfigError.of("privacy.clip", federation.privacy.clip, "scores have a fixed range; there is nothing to clip")
+            raise ConfigError.of(
+                "privacy.clip",
+                federation.privacy.clip,
+                "scores have a fixed range; there is nothing to clip",
+            )
         check_number("algo.gamma", gamma, lambda x: 1e-3 <= x <= 1, "must lie between 0.001 and 1")
         for key, value in (("algo.radius", radius), ("algo.last_radius", last_radius)):
             check_positive(key, value)
@@ -71,7 +75,9 @@ class Selection(PrivateStrategy):
         size = 8e-9 * self.count * math.prod(self.entries())
         if size > LARGEST_GB:
             raise ConfigError.of(
-                "algo.candidates", candidates, f"takes {size:.2g} GB a round; at most {LARGEST_GB:g} are allowed"
+                "algo.candidates",
+                candidates,
+                f"takes {size:.2g} GB a round; at most {LARGEST_GB:g} are allowed",
             )
         self.pool = self.first()
         start = min(radius, gamma) if self.explicit else radius
@@ -132,7 +138,12 @@ class Selection(PrivateStrategy):
 
     def steps(self) -> list[Step]:
         """T selections that share the budget equally."""
-        return selection_plan(self.task, self.rounds, self.federation.gate.ledger.budget.epsilon, self.federation.privacy)
+        return selection_plan(
+            self.task,
+            self.rounds,
+            self.federation.gate.ledger.budget.epsilon,
+            self.federation.privacy,
+        )
 
     def shape(self) -> tuple[int, ...]:
         """A score for each candidate."""
@@ -145,7 +156,9 @@ class Selection(PrivateStrategy):
     def release(self, step: Step, sums: dict[str, Array], users: int) -> list[Array]:
         """The number of the chosen candidate."""
         gate = self.federation.gate
-        chosen = gate.select(step.task, sums[step.task], bound=SCORE, epsilon=step.epsilon, round=step.round)
+        chosen = gate.select(
+            step.task, sums[step.task], bound=SCORE, epsilon=step.epsilon, round=step.round
+        )
         return [np.asarray(chosen)]
 
     def step(self, t: int, *means: Any, **_: Any) -> None:

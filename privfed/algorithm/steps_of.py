@@ -44,11 +44,15 @@ class Algorithm:
     bounded = staticmethod(clip)
     """How a node's sum is made to be one that its registered users, each within the bound, could have sent."""
 
-    def __init__(self, federation: Federation, rounds: int, clip: Clip | Mapping[str, Clip]) -> None:
+    def __init__(
+        self, federation: Federation, rounds: int, clip: Clip | Mapping[str, Clip]
+    ) -> None:
         self.federation, self.rounds = federation, check_whole("rounds", rounds)
         relation = federation.gate.ledger.budget.neighbouring
         if relation not in self.neighbourings:
-            raise ConfigError.of("neighbouring", relation, f"this algorithm knows {', '.join(self.neighbourings)}")
+            raise ConfigError.of(
+                "neighbouring", relation, f"this algorithm knows {', '.join(self.neighbourings)}"
+            )
         self.init: Any = federation.init if self.uses_init else None
         self.clips = self._clips(clip)
         self.shared = self.initial()
@@ -85,7 +89,9 @@ class Algorithm:
         auto = any(self.clips[name] == AUTO for name in self._names(self.task))
         stages = [Stage(self.task, self.rounds, auto, self.groups > 0)]
         if self.init is not None and self.init.task is not None:
-            stages.insert(0, Stage(self.init.task, self.init.rounds, self.clips[self.init.task] == AUTO))
+            stages.insert(
+                0, Stage(self.init.task, self.init.rounds, self.clips[self.init.task] == AUTO)
+            )
         return gaussian_plan(stages, self.federation.privacy, self.federation.gate.ledger.budget.mu)
 
     def costs(self, step: Step) -> Iterator[tuple[str, Planned]]:
@@ -93,10 +99,19 @@ class Algorithm:
         names = self._names(step.task)
         if step.releases:
             yield from (
-                (name, Planned(self._mu(step.mu, names, name), step.epsilon, step.group, self.sampling)) for name in names
+                (
+                    name,
+                    Planned(
+                        self._mu(step.mu, names, name), step.epsilon, step.group, self.sampling
+                    ),
+                )
+                for name in names
             )
         if step.measure:
-            yield from ((f"{name} clip norm", Planned(self._mu(step.measure, names), 0.0, step.group)) for name in names)
+            yield from (
+                (f"{name} clip norm", Planned(self._mu(step.measure, names), 0.0, step.group))
+                for name in names
+            )
 
     def _names(self, task: str) -> list[str]:
         """The sums that users are asked for in a task."""
@@ -107,7 +122,9 @@ class Algorithm:
         """The cost of one of several sums: as configured by name, otherwise an equal part, each the same with fixed noise."""
         if self.federation.privacy.noise_multiplier is not None:
             return total
-        return total * math.sqrt(self.shares.get(name, 1.0 / len(names)) if name is not None else 1.0 / len(names))
+        return total * math.sqrt(
+            self.shares.get(name, 1.0 / len(names)) if name is not None else 1.0 / len(names)
+        )
 
     def release(self, step: Step, sums: dict[str, Array], users: int) -> list[Array]:
         """The means over the users who were asked, through the gate."""
@@ -116,7 +133,13 @@ class Algorithm:
             mu = self._mu(step.mu, list(sums), name)
             bound = float(self.clips[name])
             released = self.federation.gate.release(
-                name, total, bound=bound, mu=mu, round=step.round, group=step.group, sampling=self.sampling
+                name,
+                total,
+                bound=bound,
+                mu=mu,
+                round=step.round,
+                group=step.group,
+                sampling=self.sampling,
             )
             means.append(released / (self.sampling * users))
         return means
@@ -142,25 +165,39 @@ class Algorithm:
     def _clips(self, clip: Clip | Mapping[str, Clip]) -> dict[str, Clip]:
         """The clip norm of every sum: what is configured, unless `privacy.clip` says otherwise."""
         asked, init = self.federation.privacy.clip, self.init
-        own = {f"algo.clip.{name}": bound for name, bound in clip.items()} if isinstance(clip, Mapping) else {"algo.clip": clip}
+        own = (
+            {f"algo.clip.{name}": bound for name, bound in clip.items()}
+            if isinstance(clip, Mapping)
+            else {"algo.clip": clip}
+        )
         if asked not in (None, AUTO) and len(own) > 1:
-            raise ConfigError.of("privacy.clip", asked, f"there are several clip norms; set {', '.join(own)}")
+            raise ConfigError.of(
+                "privacy.clip", asked, f"there are several clip norms; set {', '.join(own)}"
+            )
         names = list(clip) if isinstance(clip, Mapping) else [self.task]
         clips = {
             name: check_clip(key, bound if asked is None else asked)
             for name, (key, bound) in zip(names, own.items(), strict=True)
         }
         if len({bound == AUTO for bound in clips.values()}) > 1:
-            raise ConfigError.of(next(iter(own)), AUTO, f"set all of {', '.join(own)} to auto, or none")
+            raise ConfigError.of(
+                next(iter(own)), AUTO, f"set all of {', '.join(own)} to auto, or none"
+            )
         if init is None:
             return clips
         if set(init.gives) != set(self.names):
             gives, needs = ", ".join(init.gives), ", ".join(self.names)
-            raise ConfigError(f"init: the chosen initialiser gives {gives}, but this algorithm starts from {needs}")
+            raise ConfigError(
+                f"init: the chosen initialiser gives {gives}, but this algorithm starts from {needs}"
+            )
         if init.task is not None:
             clips[init.task] = AUTO if asked == AUTO else check_clip("init.clip", init.clip)
         return clips
 
     def sums_of(self, step: Step) -> dict[str, tuple[int, ...]]:
         """The sums of a step by name."""
-        return self.shapes() if step.task == self.task else {step.task: self.init.shape(self.federation)}
+        return (
+            self.shapes()
+            if step.task == self.task
+            else {step.task: self.init.shape(self.federation)}
+        )

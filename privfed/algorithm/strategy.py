@@ -12,7 +12,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, Parameters, Scalar, ndarrays_to_parameters
+from flwr.common import (
+    EvaluateIns,
+    EvaluateRes,
+    FitIns,
+    FitRes,
+    Parameters,
+    Scalar,
+    ndarrays_to_parameters,
+)
 from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
@@ -32,7 +40,9 @@ RESUME = "what was released is kept; go on with --resume"
 class PrivateStrategy(Algorithm, Strategy):
     """A Flower strategy; what an algorithm writes is listed in `privfed/algorithm/steps_of.py`."""
 
-    def __init__(self, federation: Federation, rounds: int, clip: Clip | Mapping[str, Clip]) -> None:
+    def __init__(
+        self, federation: Federation, rounds: int, clip: Clip | Mapping[str, Clip]
+    ) -> None:
         super().__init__(federation, rounds, clip)
         self.done = 0
         """Steps of the plan that are over, in this process or, when a run was resumed, before it."""
@@ -44,7 +54,10 @@ class PrivateStrategy(Algorithm, Strategy):
         nodes = self.federation.nodes
         complete = client_manager.wait_for(len(nodes), math.ceil(self.federation.join_timeout))
         # A resumed run may go on without those it had lost before; its steps look for a quorum themselves.
-        if not complete and not (self.done and self._present(client_manager) >= self.federation.quorum * self.federation.n):
+        if not complete and not (
+            self.done
+            and self._present(client_manager) >= self.federation.quorum * self.federation.n
+        ):
             raise PrivfedError(
                 f"only {client_manager.num_available()} of {len(nodes)} nodes joined within "
                 f"{self.federation.join_timeout:g} s; {RESUME if self.done else 'nothing was released'}"
@@ -73,7 +86,9 @@ class PrivateStrategy(Algorithm, Strategy):
             "task": step.task,
             "round": step.round,
             "seed": self.federation.seed,
-            "clip": np.array([0.0 if isinstance(bound, str) else float(bound) for bound in bounds]).tobytes(),
+            "clip": np.array(
+                [0.0 if isinstance(bound, str) else float(bound) for bound in bounds]
+            ).tobytes(),
             "release": step.releases,
             "measure": step.question,
         }
@@ -94,13 +109,24 @@ class PrivateStrategy(Algorithm, Strategy):
         n = sum(asked.values())
         parts = self.sums_of(step)
         measure = MEASURES.get(step.question)
-        wanted = [(shape, float(self.clips[name])) for name, shape in parts.items()] if step.releases else []
+        wanted = (
+            [(shape, float(self.clips[name])) for name, shape in parts.items()]
+            if step.releases
+            else []
+        )
         if measure is not None:
             wanted += [((measure.size,), measure.bound)] * len(parts)
         totals, present = totals_of(results, wanted, asked, self.bounded, self.done + 1)
         if present < self.federation.quorum * n:
-            raise PrivfedError(f"only {present} of {n} users answered in step {self.done + 1}; it was not released, {RESUME}")
-        row: dict[str, Any] = {"step": self.done + 1, "task": step.task, "round": step.round, "users": n}
+            raise PrivfedError(
+                f"only {present} of {n} users answered in step {self.done + 1}; it was not released, {RESUME}"
+            )
+        row: dict[str, Any] = {
+            "step": self.done + 1,
+            "task": step.task,
+            "round": step.round,
+            "users": n,
+        }
         if step.releases:
             made = len(ledger.releases)
             self._update(step, dict(zip(parts, totals, strict=False)), n)
@@ -110,7 +136,9 @@ class PrivateStrategy(Algorithm, Strategy):
         if measure is not None:
             self._measure(step, dict(zip(parts, totals[-len(parts) :], strict=True)), n)
         if not all(np.isfinite(x).all() for x in self.shared):
-            raise PrivfedError(f"the shared parameters stopped being finite in step {self.done + 1} ({step.task})")
+            raise PrivfedError(
+                f"the shared parameters stopped being finite in step {self.done + 1} ({step.task})"
+            )
         self._finish(row | {"epsilon": ledger.epsilon, "missing_users": n - present})
         return ndarrays_to_parameters(self.shared), {}
 
@@ -119,14 +147,18 @@ class PrivateStrategy(Algorithm, Strategy):
         if step.task == self.task:
             self.step(step.round, *self.release(step, sums, n))
             return
-        mean = self.init.release(self.federation, step, sums[step.task], float(self.clips[step.task]), n)
+        mean = self.init.release(
+            self.federation, step, sums[step.task], float(self.clips[step.task]), n
+        )
         self.shared = self.init.step(self.federation, step.round, self.shared, mean)
         self.started = step.round == self.init.rounds
 
     def _charged(self, step: Step, releases: Sequence[Release]) -> Release | None:
         """The first of the releases that a step made; one that made none has taken what was not paid for."""
         if not releases:
-            raise RefutedError(f"step {self.done + 1} ({step.task}) used users' data without a release in the ledger; stopped")
+            raise RefutedError(
+                f"step {self.done + 1} ({step.task}) used users' data without a release in the ledger; stopped"
+            )
         return releases[0]
 
     def _measure(self, step: Step, counts: dict[str, Array], n: int) -> None:
@@ -134,7 +166,12 @@ class PrivateStrategy(Algorithm, Strategy):
         measure, mu = MEASURES[step.question], self._mu(step.measure, list(counts))
         for name, count in counts.items():
             answer = self.federation.gate.release(
-                f"{name} clip norm", count, bound=measure.bound, mu=mu, round=step.round, group=step.group
+                f"{name} clip norm",
+                count,
+                bound=measure.bound,
+                mu=mu,
+                round=step.round,
+                group=step.group,
             )
             last = float(self.clips[name]) if step.releases else 0.0
             self.clips[name] = measure.clip(answer, n, self.federation.privacy.quantile, last)
@@ -178,7 +215,9 @@ class PrivateStrategy(Algorithm, Strategy):
 
     def _present(self, client_manager: ClientManager) -> int:
         """Users behind the nodes that are connected."""
-        return sum(len(self.federation.nodes[node.cid]) for node in self._registered(client_manager))
+        return sum(
+            len(self.federation.nodes[node.cid]) for node in self._registered(client_manager)
+        )
 
     def _wait_for_quorum(self, client_manager: ClientManager, asked: dict[str, int]) -> None:
         """Nobody is asked before enough users can answer; who stays away too long stops the run, with nothing lost."""
@@ -190,11 +229,17 @@ class PrivateStrategy(Algorithm, Strategy):
 
         while present() < enough or not present():
             if time.monotonic() > deadline:
-                raise PrivfedError(f"only {present()} of {sum(asked.values())} users are connected; {RESUME}")
+                raise PrivfedError(
+                    f"only {present()} of {sum(asked.values())} users are connected; {RESUME}"
+                )
             time.sleep(0.05)
 
     def _stop_on(self, failures: list[Any]) -> None:
         """Stop on any failure if strict, otherwise on what a runtime has found to be a mistake and no lost node."""
-        grave = failures if self.federation.strict else [failure for failure in failures if isinstance(failure, PrivfedError)]
+        grave = (
+            failures
+            if self.federation.strict
+            else [failure for failure in failures if isinstance(failure, PrivfedError)]
+        )
         if grave:
             raise grave[0] if isinstance(grave[0], BaseException) else PrivfedError(str(grave[0]))

@@ -60,7 +60,9 @@ class TableClient(CohortClient):
     def magnitudes(self, block: Block, shared: NDArrays, config: dict[str, Any]) -> Array:
         """Shares of the rows by power of two for each column without bounds (B, c, bins); zeros are left out."""
         values, there = self._values(block)
-        return shares(np.frexp(np.abs(values))[1] - 1 - NORMS.bottom, there & (values != 0), NORMS.size)
+        return shares(
+            np.frexp(np.abs(values))[1] - 1 - NORMS.bottom, there & (values != 0), NORMS.size
+        )
 
     def locate(self, block: Block, shared: NDArrays, config: dict[str, Any]) -> Array:
         """Shares of the rows by place in the interval centre +- spread (B, c, PARTS).
@@ -76,7 +78,9 @@ class TableClient(CohortClient):
 
     def _values(self, block: Block) -> tuple[Array, Any]:
         """Values (B, m, c) of the columns without public bounds, and where there are any."""
-        both = np.concatenate([block.rows.numbers.astype(np.float64), block.rows.y[..., None]], axis=2)[:, :, self.columns]
+        both = np.concatenate(
+            [block.rows.numbers.astype(np.float64), block.rows.y[..., None]], axis=2
+        )[:, :, self.columns]
         there = np.isfinite(both)
         return np.where(there, both, 0.0), there
 
@@ -146,16 +150,24 @@ class TableClient(CohortClient):
 
         def encode(values: Array, codes: Codes, users: Any) -> Array:
             own = np.clip((values - centre[users]) / spread[users], -LIMIT, LIMIT)
-            return expand(self.schema, own.astype(np.float32), codes, np.zeros(p), np.ones(p), LIMIT)
+            return expand(
+                self.schema, own.astype(np.float32), codes, np.zeros(p), np.ones(p), LIMIT
+            )
 
         public, labels = TableModel.before(self.schema), self.schema.classes > 0
         X = encode(numbers, block.rows.codes, np.arange(len(block))[:, None])
         Y = public.targets(block.rows.y) if labels else block.rows.y[..., None]
         middle_x, middle_y = X.mean(axis=1), Y.mean(axis=1)
         fitted = ridge.fit_heads(X - middle_x[:, None], Y - middle_y[:, None], centre=True)
-        T = encode(block.held.numbers.astype(np.float64), block.held.codes, block.whose) - middle_x[block.whose]
+        T = (
+            encode(block.held.numbers.astype(np.float64), block.held.codes, block.whose)
+            - middle_x[block.whose]
+        )
         scores = middle_y[block.whose] + np.matmul(T[:, None, :], fitted.V[block.whose])[:, 0]
-        return self.means(block, public.losses(scores, block.held.y) if labels else (scores[:, 0] - block.held.y) ** 2)
+        return self.means(
+            block,
+            public.losses(scores, block.held.y) if labels else (scores[:, 0] - block.held.y) ** 2,
+        )
 
 
 def check_ridge(key: str, ridge: float) -> float:

@@ -43,7 +43,12 @@ class TableStrategy(PrivateStrategy):
     names, uses_init = NAMES, False
 
     def __init__(
-        self, federation: Federation, rounds: int, global_rounds: int, clip: Mapping[str, Clip], shares: Mapping[str, float]
+        self,
+        federation: Federation,
+        rounds: int,
+        global_rounds: int,
+        clip: Mapping[str, Clip],
+        shares: Mapping[str, float],
     ) -> None:
         if not isinstance(federation.schema, Schema):
             raise ConfigError("algo: this form of the algorithm is for tables; choose data=table")
@@ -51,7 +56,12 @@ class TableStrategy(PrivateStrategy):
         self.columns = unscaled(federation.schema)
         self.global_rounds = check_whole("algo.global_rounds", global_rounds)
         for name, share in shares.items():
-            check_number(f"algo.shares.{name}", share, lambda x: 0 < x < math.inf, "must be a positive number")
+            check_number(
+                f"algo.shares.{name}",
+                share,
+                lambda x: 0 < x < math.inf,
+                "must be a positive number",
+            )
         self.parts = dict(shares)
         self.guessed = np.zeros(0)
         """Of the columns without bounds, those whose scale did not stand out of the noise (1) and those whose did (0)."""
@@ -80,8 +90,13 @@ class TableStrategy(PrivateStrategy):
         settings, total = self.federation.privacy, self.federation.gate.ledger.budget.mu
         check_gaussian(settings, total)
         measured = [task for task in stages if self.clips[task] == AUTO]
-        weights = {task: self.parts[task] for task in stages} | {f"{task} clip": self.parts["clip"] for task in measured}
-        for task in weights.keys() & {"magnitudes", "locate"}:  # the fewer columns, the less noise hides where they lie
+        weights = {task: self.parts[task] for task in stages} | {
+            f"{task} clip": self.parts["clip"] for task in measured
+        }
+        for task in weights.keys() & {
+            "magnitudes",
+            "locate",
+        }:  # the fewer columns, the less noise hides where they lie
             weights[task] *= min(1.0, len(self.columns) / MANY)
         whole = sum(weights.values())
 
@@ -102,8 +117,15 @@ class TableStrategy(PrivateStrategy):
         assert isinstance(clip, Mapping)
         asked = self.federation.privacy.clip
         if asked not in (None, AUTO):
-            raise ConfigError.of("privacy.clip", asked, f"there are several clip norms; set algo.clip.{{{','.join(clip)}}}")
-        own = {name: check_clip(f"algo.clip.{name}", AUTO if asked == AUTO else bound) for name, bound in clip.items()}
+            raise ConfigError.of(
+                "privacy.clip",
+                asked,
+                f"there are several clip norms; set algo.clip.{{{','.join(clip)}}}",
+            )
+        own = {
+            name: check_clip(f"algo.clip.{name}", AUTO if asked == AUTO else bound)
+            for name, bound in clip.items()
+        }
         bound = math.sqrt(max(1, len(self.columns)))
         return {"magnitudes": bound, "locate": bound, **own}
 
@@ -132,14 +154,21 @@ class TableStrategy(PrivateStrategy):
 
     def recall(self, memory: dict[str, Array]) -> None:
         """The model is what is shared."""
-        self.model, self.guessed = TableModel.of(self.federation.schema, self.shared), memory["guessed"]
+        self.model, self.guessed = (
+            TableModel.of(self.federation.schema, self.shared),
+            memory["guessed"],
+        )
 
     @property
     def notes(self) -> list[str]:
         """Which scales noise may have made up."""
         schema = self.federation.schema
         names = [*(feature.name for feature in schema.numbers), schema.target.name]
-        unsure = [names[column] for column in np.asarray(self.columns)[self.guessed.astype(bool)]] if self.guessed.size else []
+        unsure = (
+            [names[column] for column in np.asarray(self.columns)[self.guessed.astype(bool)]]
+            if self.guessed.size
+            else []
+        )
         if not unsure:
             return []
         return [
@@ -178,7 +207,9 @@ def fullest(column: Array, noise: float) -> tuple[int, int] | None:
     sums = np.concatenate([[0.0], np.cumsum(column)])
     for width in range(1, len(column) + 1):
         mass = sums[width:] - sums[:-width]
-        if mass.max() >= HALF + 3 * noise * math.sqrt(width):  # noise that gathers in a run must not pass for values
+        if mass.max() >= HALF + 3 * noise * math.sqrt(
+            width
+        ):  # noise that gathers in a run must not pass for values
             first = int(np.argmax(mass))
             return first, first + width
     return None
@@ -196,7 +227,11 @@ class Global(TableStrategy):
     task = "global"
 
     def __init__(
-        self, federation: Federation, global_rounds: int, clip: Mapping[str, Clip], shares: Mapping[str, float]
+        self,
+        federation: Federation,
+        global_rounds: int,
+        clip: Mapping[str, Clip],
+        shares: Mapping[str, float],
     ) -> None:
         super().__init__(federation, global_rounds, global_rounds, clip, shares)
 

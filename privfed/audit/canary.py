@@ -78,7 +78,11 @@ class Question:
     def message(self, world: str, others: int) -> tuple[Array, Array]:
         """What the canary sends in this world (in SILENT it does not), and what the others send."""
         loud = SIGN.get(world, 0.0) * LOUD * self.bound * self.direction
-        known = np.zeros(self.direction.shape) if self.selects else -others * self.bound * SLACK * self.direction
+        known = (
+            np.zeros(self.direction.shape)
+            if self.selects
+            else -others * self.bound * SLACK * self.direction
+        )
         return loud.reshape(self.shape), known.reshape(self.shape)
 
     def observed(self, released: Array, others: int) -> tuple[float, float]:
@@ -145,7 +149,9 @@ class Stage:
         measured: list[Array] = []
         overhear(strategy, "step", lambda _, t, *given: means.extend(given))
         if strategy.init is not None:
-            overhear(strategy.init, "step", lambda _, federation, t, shared, mean: means.append(mean))
+            overhear(
+                strategy.init, "step", lambda _, federation, t, shared, mean: means.append(mean)
+            )
         overhear(strategy.federation.gate, "release", lambda answer, *_: measured.append(answer))
         seen = []
         for step in strategy.plan:
@@ -158,9 +164,14 @@ class Stage:
             measured.clear()
             strategy.aggregate_fit(strategy.done + 1, self._replies[key, world], [])
             n, others = sum(asked.values()), asked.get(OTHERS, 0)
-            told = [mean if q.selects else mean * n for q, mean in zip(questions, means, strict=False)]
+            told = [
+                mean if q.selects else mean * n for q, mean in zip(questions, means, strict=False)
+            ]
             told += measured[len(measured) - (len(questions) - len(told)) :]
-            seen += [(q, step.round, *q.observed(x, others)) for q, x in zip(questions, told, strict=True)]
+            seen += [
+                (q, step.round, *q.observed(x, others))
+                for q, x in zip(questions, told, strict=True)
+            ]
         return seen
 
     def _prepare(self, strategy: Any, step: Any, key: Key, world: str) -> None:
@@ -177,9 +188,13 @@ class Stage:
         for cid, node in self._nodes.items():
             if cid == CANARY and world == SILENT:
                 continue
-            parameters = ndarrays_to_parameters([mine if cid == CANARY else known for mine, known in messages])
+            parameters = ndarrays_to_parameters(
+                [mine if cid == CANARY else known for mine, known in messages]
+            )
             examples = EXAMPLES if cid == CANARY else asked[cid]
-            replies.append((node, FitRes(Status(Code.OK, ""), parameters, examples, {"step": key[0] + 1})))
+            replies.append(
+                (node, FitRes(Status(Code.OK, ""), parameters, examples, {"step": key[0] + 1}))
+            )
         self._replies[key, world] = replies
 
     def questions(self, strategy: Any, step: Any, clips: Array) -> Iterator[Question]:
@@ -193,14 +208,22 @@ class Stage:
             measure = MEASURES[step.question]
             for name in sums:
                 title = f"{name} clip norm"
-                yield Question(title, (measure.size,), measure.bound, self.direction(measure.size, step, title, True), False)
+                yield Question(
+                    title,
+                    (measure.size,),
+                    measure.bound,
+                    self.direction(measure.size, step, title, True),
+                    False,
+                )
 
     def direction(self, size: int, step: Any, name: str, measures: bool = False) -> Array:
         """u_t; for a selection +1 at so many candidates that the canary's vote makes one of them as likely as all others."""
         rng = generator(self.experiment.federation.seed, "canary", name, step.round)
         if step.epsilon > 0 and not measures:
             raised = step.epsilon / (1.0 if self.add_remove else 2.0)
-            favoured = min(max(1, round(size / (1.0 + math.exp(min(raised, 700.0))))), max(1, size // 2))
+            favoured = min(
+                max(1, round(size / (1.0 + math.exp(min(raised, 700.0))))), max(1, size // 2)
+            )
             votes = -np.ones(size)
             votes[rng.choice(size, favoured, replace=False)] = 1.0
             return votes
@@ -213,12 +236,16 @@ class Stage:
         cfg, experiment = self.experiment.cfg, self.experiment
         seed = int(generator(cfg.seed, "audit", number).integers(2**62))
         source = SharedDraws(noise_source(cfg.privacy.noise, seed, experiment.simulated))
-        worlds = self.worlds if self.add_remove or number % self.silent_every else (*self.worlds, SILENT)
+        worlds = (
+            self.worlds if self.add_remove or number % self.silent_every else (*self.worlds, SILENT)
+        )
         seen = {}
         for world in worlds:
             source.rewind()
             ledger = Ledger(experiment.budget)
-            federation = replace(experiment.federation, gate=NoiseGate(ledger, source), init=self._init())
+            federation = replace(
+                experiment.federation, gate=NoiseGate(ledger, source), init=self._init()
+            )
             played = self.play(self._strategy(federation=federation), world)
             seen[world] = np.array([(along, beside) for _, _, along, beside in played])
         return seen
@@ -228,7 +255,9 @@ class Stage:
         with threadpool_limits(1):
             played = [self.repetition(number) for number in numbers]
         worlds = {world for seen in played for world in seen}
-        return {world: np.array([seen[world] for seen in played if world in seen]) for world in worlds}
+        return {
+            world: np.array([seen[world] for seen in played if world in seen]) for world in worlds
+        }
 
 
 def again(made: Any, node: DictConfig) -> Callable[..., Any]:

@@ -55,7 +55,9 @@ class Report:
 
     def found(self, claim: str, words: str, example: str = "") -> None:
         """Note a finding, once, with the first example of it."""
-        if not any(finding.claim == claim and finding.words.startswith(words) for finding in self.findings):
+        if not any(
+            finding.claim == claim and finding.words.startswith(words) for finding in self.findings
+        ):
             self.findings.append(Finding(claim, f"{words} ({example})" if example else words))
 
 
@@ -83,7 +85,11 @@ def replay(cfg: DictConfig, tries: int = 150) -> Report:
             compare(one, other, theatre.gate.source.repeatable, largest)
         for name, (ratio, who) in largest.items():
             if not ratio <= 1.0 + ROUNDING and not theatre.guarantee.startswith("under"):
-                report.found("sensitivity", f"neighbours move {name} by {ratio:.4g} times what the ledger claims", who)
+                report.found(
+                    "sensitivity",
+                    f"neighbours move {name} by {ratio:.4g} times what the ledger claims",
+                    who,
+                )
     return report
 
 
@@ -92,11 +98,18 @@ def check_ledger(base: Transcript, report: Report) -> None:
     passed, written = ([(x.name, x.round) for x in what] for what in (base.calls, base.ledger))
     for (name, round), call in zip(passed, base.calls, strict=True):
         if call.entry is None:
-            report.found("ledger", f"{name} of round {round} passed the gate without an entry in the ledger")
+            report.found(
+                "ledger", f"{name} of round {round} passed the gate without an entry in the ledger"
+            )
         elif (call.entry.name, call.entry.round, call.entry.size) != (name, round, call.total.size):
             report.found("ledger", f"{name} of round {round} is another release in the ledger")
-    for what, list_ in (("passages through the noise gate", passed), ("entries in the ledger", written)):
-        missing = [f"{name} of round {round}" for name, round in base.planned if (name, round) not in list_]
+    for what, list_ in (
+        ("passages through the noise gate", passed),
+        ("entries in the ledger", written),
+    ):
+        missing = [
+            f"{name} of round {round}" for name, round in base.planned if (name, round) not in list_
+        ]
         if missing:
             report.found("ledger", f"planned, but not among the {what}: {missing[0]}")
     if not len(passed) == len(written) == len(base.planned):
@@ -110,25 +123,43 @@ def check_run(base: Transcript, guise: Guise, seen: Transcript, report: Report) 
     if seen.stopped:
         report.found("bypass", "the run stops on some users' data", f"{who}: {seen.stopped}")
     for failure in seen.failures:
-        report.found("bypass", "a user's data make its node fail, and all users there with it", f"{who}: {failure}")
+        report.found(
+            "bypass",
+            "a user's data make its node fail, and all users there with it",
+            f"{who}: {failure}",
+        )
     for what in () if seen.stopped else differences(base, seen, guise.honest):
-        why = "depends on data" if guise.honest else "depends on who answers, as a divisor that counts replies would"
+        why = (
+            "depends on data"
+            if guise.honest
+            else "depends on who answers, as a divisor that counts replies would"
+        )
         report.found("bypass", f"{what} {why}, though all releases are the same", who)
     groups = set()
     for mine, theirs in zip(base.calls, seen.calls, strict=False):
         if mine.total.shape != theirs.total.shape:
             report.found("bypass", f"the size of {mine.name} depends on data", who)
-        elif mine.entry is not None and mine.entry.group is not None and not np.array_equal(mine.total, theirs.total):
+        elif (
+            mine.entry is not None
+            and mine.entry.group is not None
+            and not np.array_equal(mine.total, theirs.total)
+        ):
             groups.add(mine.entry.group)
     if len(groups) > 1:
-        report.found("ledger", f"groups {sorted(groups)} are charged as disjoint, but one user is in each of them", who)
+        report.found(
+            "ledger",
+            f"groups {sorted(groups)} are charged as disjoint, but one user is in each of them",
+            who,
+        )
 
 
 Named = tuple[str, Transcript]
 """A run, with a name for what stands in the user's place."""
 
 
-def neighbours(plays: list[tuple[Guise, Transcript]], base: Transcript, relation: str) -> Iterator[tuple[Named, Named]]:
+def neighbours(
+    plays: list[tuple[Guise, Transcript]], base: Transcript, relation: str
+) -> Iterator[tuple[Named, Named]]:
     """Pairs of runs whose data sets are neighbours, out of those where the same user changes."""
     if relation == ADD_REMOVE:
         gone = [("absent", seen) for guise, seen in plays if guise.absent]
@@ -143,13 +174,17 @@ def neighbours(plays: list[tuple[Guise, Transcript]], base: Transcript, relation
         yield from combinations(family, 2)
 
 
-def compare(one: Named, other: Named, repeatable: bool, largest: dict[str, tuple[float, str]]) -> None:
+def compare(
+    one: Named, other: Named, repeatable: bool, largest: dict[str, tuple[float, str]]
+) -> None:
     """How far apart the two runs' totals are, as a part of what the ledger claims; keeps the largest by name of the release."""
     for mine, theirs in zip(one[1].calls, other[1].calls, strict=False):
         if mine.entry is None or mine.total.shape != theirs.total.shape:
             continue
         ratio = moved(mine.entry, mine.total, theirs.total)
-        if repeatable and mine.made.ndim:  # the gate's rounding to its grid is part of what the ledger claims
+        if (
+            repeatable and mine.made.ndim
+        ):  # the gate's rounding to its grid is part of what the ledger claims
             ratio = max(ratio, moved(mine.entry, mine.made, theirs.made))
         if not ratio <= largest.get(mine.name, (-1.0, ""))[0]:
             largest[mine.name] = (ratio, f"{one[0]} / {other[0]}")
@@ -167,7 +202,11 @@ def honest_guises(theatre: Theatre, base: Transcript, tries: int) -> Iterator[Gu
 
     yield Guise("absent", cohort=lambda cohort: without(cohort, PLACE), absent=True)
     if theatre.guarantee != "worst-case":
-        yield from (guise(f"like user {i}", (cohort.X[i], cohort.y[i])) for i in range(len(cohort)) if i != PLACE)
+        yield from (
+            guise(f"like user {i}", (cohort.X[i], cohort.y[i]))
+            for i in range(len(cohort))
+            if i != PLACE
+        )
         return
     labels = labels_of(data)
     strange = hostile(generator(theatre.cfg.seed, "strange users"), data.m, data.d, labels)
@@ -177,7 +216,8 @@ def honest_guises(theatre: Theatre, base: Transcript, tries: int) -> Iterator[Gu
         for name, (X, y) in {"itself": own, **{name: strange[name] for name in SHARED}}.items():
             family = "" if name == "itself" else name
             yield from (
-                guise(f"{name}, {words}", (X, a * y), family) for words, a in (("as is", 1), ("-y", -1), ("1e9 y", 1e9))
+                guise(f"{name}, {words}", (X, a * y), family)
+                for words, a in (("as is", 1), ("-y", -1), ("1e9 y", 1e9))
             )
     else:
         yield from (guise(name, user) for name, user in strange.items())
@@ -194,17 +234,33 @@ def lying_guises() -> Iterator[Guise]:
     def lie(name: str, answer) -> Guise:  # type: ignore[no-untyped-def]
         def reply(honest: FitRes) -> FitRes:
             arrays = [answer(array) for array in parameters_to_ndarrays(honest.parameters)]
-            return FitRes(Status(Code.OK, ""), ndarrays_to_parameters(arrays), honest.num_examples, honest.metrics)
+            return FitRes(
+                Status(Code.OK, ""),
+                ndarrays_to_parameters(arrays),
+                honest.num_examples,
+                honest.metrics,
+            )
 
         return Guise(name, SINGLE, reply=reply, honest=False)
 
     yield Guise("silent", SINGLE, reply=lambda honest: None, absent=True, honest=False)
     yield lie("sends 1e30", lambda array: np.full(array.shape, 1e30))
     yield lie("sends -1e300", lambda array: np.full(array.shape, -1e300))
-    yield lie("is all for the first number", lambda array: 1e30 * (np.arange(array.size) == 0).reshape(array.shape))
-    yield lie("is all against the first number", lambda array: 1e30 * (np.arange(array.size) > 0).reshape(array.shape))
+    yield lie(
+        "is all for the first number",
+        lambda array: 1e30 * (np.arange(array.size) == 0).reshape(array.shape),
+    )
+    yield lie(
+        "is all against the first number",
+        lambda array: 1e30 * (np.arange(array.size) > 0).reshape(array.shape),
+    )
     yield lie("sends NaN", lambda array: np.full(array.shape, np.nan))
     yield lie("sends another shape", lambda array: np.full(array.size + 1, 1e30))
     yield lie("sends half precision", lambda array: np.full(array.shape, 6e4, dtype=np.float16))
-    many = Guise("claims a billion examples", SINGLE, reply=lambda honest: replace(honest, num_examples=10**9), honest=False)
+    many = Guise(
+        "claims a billion examples",
+        SINGLE,
+        reply=lambda honest: replace(honest, num_examples=10**9),
+        honest=False,
+    )
     yield many

@@ -62,7 +62,11 @@ def hostile(rng: np.random.Generator, m: int, d: int, labels: Array | None) -> d
 
     def targets(scale: float = 1.0) -> Array:
         y = rng.standard_normal(m)
-        return scale * y if labels is None else as_labels(y if len(labels) == 2 else y * len(labels), labels)
+        return (
+            scale * y
+            if labels is None
+            else as_labels(y if len(labels) == 2 else y * len(labels), labels)
+        )
 
     def features(scale: float = 1.0) -> Array:
         return scale * rng.standard_normal((m, d))
@@ -143,10 +147,14 @@ class Search:
         with np.errstate(over="ignore"):
             X = X.astype(floating(self.dtype))
         client = self.theatre.serving(Cohort(np.array([self.user]), X[None], y[None]))
-        answer: list[Array] = client.fit(parameters_to_ndarrays(message.ins.parameters), message.ins.config)[0]
+        answer: list[Array] = client.fit(
+            parameters_to_ndarrays(message.ins.parameters), message.ins.config
+        )[0]
         return answer
 
-    def _pair(self, message: Message, i: int, call: Call, own: User, weak: bool, remove: bool) -> tuple[User, User] | None:
+    def _pair(
+        self, message: Message, i: int, call: Call, own: User, weak: bool, remove: bool
+    ) -> tuple[User, User] | None:
         """Two users, each found by climbing away from the other."""
         mine = self._answer(message, own)
         if call.entry is None or i >= len(mine) or mine[i].size != call.total.size:
@@ -162,22 +170,40 @@ class Search:
         if remove:
             return first, first
         reference = total(first)
-        second = self._climb(rng, lambda user: moved(entry, total(user), reference), own, first[0] if weak else None)
+        second = self._climb(
+            rng, lambda user: moved(entry, total(user), reference), own, first[0] if weak else None
+        )
         if weak:
             return first, second
         reference = total(second)
-        return self._climb(rng, lambda user: moved(entry, total(user), reference), first, None), second
+        return self._climb(
+            rng, lambda user: moved(entry, total(user), reference), first, None
+        ), second
 
-    def _climb(self, rng: np.random.Generator, far: Callable[[User], float], own: User, frozen: Array | None) -> User:
+    def _climb(
+        self,
+        rng: np.random.Generator,
+        far: Callable[[User], float],
+        own: User,
+        frozen: Array | None,
+    ) -> User:
         """A user as far as random changes lead, from a few starts. frozen: the features, where they may not change."""
         m, d = own[0].shape
         strange = list(hostile(rng, m, d, self.labels).values())
         starts = [own, *strange, (own[0], -own[1]), (-own[0], own[1])]
-        starts = [(X if frozen is None else frozen, y) for X, y in starts if np.isfinite(X).all() and np.isfinite(y).all()]
+        starts = [
+            (X if frozen is None else frozen, y)
+            for X, y in starts
+            if np.isfinite(X).all() and np.isfinite(y).all()
+        ]
         ranked = sorted(((far(user), i) for i, user in enumerate(starts)), reverse=True)
         value, best = ranked[0][0], starts[ranked[0][1]]
         for _, i in ranked[:3]:
-            user, height, stride = starts[i], ranked[[place for _, place in ranked].index(i)][0], 1.0
+            user, height, stride = (
+                starts[i],
+                ranked[[place for _, place in ranked].index(i)][0],
+                1.0,
+            )
             for _ in range(self.tries // 3):
                 X, y = self._changed(rng, user, stride)
                 new = (X if frozen is None else frozen, y)

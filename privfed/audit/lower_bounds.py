@@ -97,7 +97,9 @@ def threshold_bound(ones: Array, zeros: Array, delta: float, alpha: float) -> fl
             best, chosen = float(values.max()), (float(cuts[int(values.argmax())]), sign)
     cut, sign = chosen
     a, b = (ones[half:], zeros[half:]) if sign > 0 else (-zeros[half:], -ones[half:])
-    tested = _log_ratio(np.array([np.sum(a >= cut)]), np.array([np.sum(b >= cut)]), len(a), delta, alpha)
+    tested = _log_ratio(
+        np.array([np.sum(a >= cut)]), np.array([np.sum(b >= cut)]), len(a), delta, alpha
+    )
     return max(0.0, float(tested[0]))
 
 
@@ -153,7 +155,9 @@ def one_run_epsilon(m: int, r: int, v: int, delta: float, alpha: float) -> float
             return low
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if one_run_p_value(m, r, v, middle, delta) <= alpha else (low, middle)
+        low, high = (
+            (middle, high) if one_run_p_value(m, r, v, middle, delta) <= alpha else (low, middle)
+        )
     return low
 
 
@@ -187,7 +191,10 @@ def claimed_trade_off(epsilon: float, delta: float, mu: float | None, fpr: Array
     """The least false negative rate that the claim allows: of a Gaussian release where mu is given, else of (eps, delta)."""
     if mu is not None:
         return np.asarray(stats.norm.cdf(stats.norm.isf(fpr) - mu))
-    steep, flat = 1 - delta - math.exp(min(epsilon, MOST)) * fpr, math.exp(-epsilon) * (1 - delta - fpr)
+    steep, flat = (
+        1 - delta - math.exp(min(epsilon, MOST)) * fpr,
+        math.exp(-epsilon) * (1 - delta - fpr),
+    )
     return np.maximum(0.0, np.maximum(steep, flat))
 
 

@@ -27,10 +27,18 @@ def noise_findings(calls: Sequence[Call], gate: NoiseGate) -> Iterator[str]:
     """What is wrong with the noise of a run, in words."""
     noise = {}
     for call in calls:
-        if isinstance(call.entry, GaussianRelease) and call.entry.std > 0 and call.made.shape == call.total.shape:
-            noise[f"{call.name} of round {call.round}"] = ((call.made - call.total) / call.entry.std).ravel()
+        if (
+            isinstance(call.entry, GaussianRelease)
+            and call.entry.std > 0
+            and call.made.shape == call.total.shape
+        ):
+            noise[f"{call.name} of round {call.round}"] = (
+                (call.made - call.total) / call.entry.std
+            ).ravel()
     if noise:
-        yield from scale_findings("the run's releases together", np.concatenate(list(noise.values())))
+        yield from scale_findings(
+            "the run's releases together", np.concatenate(list(noise.values()))
+        )
     yield from reuse_findings(noise)
     names = {call.name: call for call in reversed(calls)}
     for call in names.values():
@@ -80,10 +88,14 @@ def redrawn_findings(call: Call, gate: NoiseGate) -> Iterator[str]:
             made, entry = again("release", np.zeros(call.total.size), draw)
             rows.append(made / entry.std)
         yield from scale_findings(call.name, np.concatenate(rows))
-        yield from reuse_findings({f"draw {i} of {call.name}": row for i, row in enumerate(rows[:5])})
+        yield from reuse_findings(
+            {f"draw {i} of {call.name}": row for i, row in enumerate(rows[:5])}
+        )
     elif isinstance(call.entry, Selection) and math.isfinite(call.entry.rate):
         exponents = np.linspace(0.0, 3.0, 8)  # a spread that shows a wrong rate
-        chosen = [int(again("select", exponents / call.entry.rate, draw)[0]) for draw in range(DRAWS)]
+        chosen = [
+            int(again("select", exponents / call.entry.rate, draw)[0]) for draw in range(DRAWS)
+        ]
         expected = DRAWS * np.exp(exponents) / np.exp(exponents).sum()
         p = chisquare(np.bincount(chosen, minlength=8), expected).pvalue
         if not p >= RARE:

@@ -52,7 +52,9 @@ def one_run(experiment: Experiment, coins: Array) -> Array:
     strategy: Any = experiment.strategy
     federation, ledger = experiment.federation, experiment.ledger
     if any(step.epsilon for step in strategy.plan):
-        raise ConfigError("--one-run: canaries have directions in a sum, but this algorithm releases choices; audit without it")
+        raise ConfigError(
+            "--one-run: canaries have directions in a sum, but this algorithm releases choices; audit without it"
+        )
     absent = experiment.budget.neighbouring == ADD_REMOVE
     name, shape = next(iter(strategy.shapes().items()))
     V = directions(len(coins), math.prod(shape), federation.seed)
@@ -73,10 +75,17 @@ def one_run(experiment: Experiment, coins: Array) -> Array:
                 continue
             answer = [LOUD * clips[0] * coin * v.reshape(shape), *zeros[1:]] if main else zeros
             metrics = {"step": config["step"]}
-            results.append((node, FitRes(Status(Code.OK, ""), ndarrays_to_parameters(answer), EXAMPLES, metrics)))
+            results.append(
+                (
+                    node,
+                    FitRes(Status(Code.OK, ""), ndarrays_to_parameters(answer), EXAMPLES, metrics),
+                )
+            )
         means.clear()
         strategy.aggregate_fit(strategy.done + 1, results, [])
-        release = next((r for r in ledger.releases if (r.name, r.round) == (name, step.round)), None)
+        release = next(
+            (r for r in ledger.releases if (r.name, r.round) == (name, step.round)), None
+        )
         if main and isinstance(release, GaussianRelease):
             weight = (release.clip / release.std) ** 2 * (np.array(list(asked.values())) > 0)
             scores += weight * (V @ means[0].ravel()) * sum(asked.values()) / release.clip

@@ -18,7 +18,9 @@ CHUNK = 25
 _stage: Stage | None = None
 
 
-def observations(stage: Stage, on_chunk: Callable[[int], None] = lambda done: None) -> dict[str, Array]:
+def observations(
+    stage: Stage, on_chunk: Callable[[int], None] = lambda done: None
+) -> dict[str, Array]:
     """What all repetitions showed, by world: (repetitions, releases, 2), in the order of the repetitions.
 
     Processes are forked, one a core, so that they audit the very code and settings of this process; where there is no fork,
@@ -26,7 +28,10 @@ def observations(stage: Stage, on_chunk: Callable[[int], None] = lambda done: No
     """
     global _stage
     _stage = stage
-    chunks = [range(first, min(first + CHUNK, stage.repetitions)) for first in range(0, stage.repetitions, CHUNK)]
+    chunks = [
+        range(first, min(first + CHUNK, stage.repetitions))
+        for first in range(0, stage.repetitions, CHUNK)
+    ]
     parts: dict[str, list[Array]] = {}
 
     def collect(results: Iterator[dict[str, Array]]) -> None:
@@ -37,7 +42,9 @@ def observations(stage: Stage, on_chunk: Callable[[int], None] = lambda done: No
 
     processes = min(cores(), len(chunks))
     if processes > 1:
-        pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), initializer=_ignore_interrupts)
+        pool = ProcessPoolExecutor(
+            processes, multiprocessing.get_context("fork"), initializer=_ignore_interrupts
+        )
         try:
             collect(pool.map(_chunk, chunks))
         finally:

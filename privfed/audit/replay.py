@@ -22,9 +22,10 @@ from omegaconf import DictConfig
 from threadpoolctl import threadpool_limits
 
 from privfed.audit.transcript import Call, Message, Transcript
+from privfed.config.instantiation import Settings
 from privfed.data.cohort import Cohort
 from privfed.experiment.wiring import Experiment
-from privfed.federation.client_factory import NodeFactory, Settings
+from privfed.federation.client_factory import NodeFactory
 from privfed.federation.roster import Member, Roster, new_token
 from privfed.foundation.errors import ConfigError, PrivfedError
 from privfed.foundation.linalg import Array
@@ -57,7 +58,9 @@ class Guise:
 class Recorder:
     """Listens at the gate of one experiment and, where there is a script, lets out what the script says."""
 
-    def __init__(self, experiment: Experiment, transcript: Transcript, script: list[Call] | None) -> None:
+    def __init__(
+        self, experiment: Experiment, transcript: Transcript, script: list[Call] | None
+    ) -> None:
         self.strategy, self.transcript, self.script = experiment.strategy, transcript, script
         gate = experiment.federation.gate
         for method in ("release", "select"):  # on the gate itself: whoever holds it is heard
@@ -66,12 +69,25 @@ class Recorder:
     def _heard(self, gate: NoiseGate, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(name: str, total: Array, *, round: int, **terms: Any) -> Any:
             entered, written = np.array(total), len(gate.ledger.releases)
-            with np.errstate(all="ignore"):  # a total that is far too large is to be told, not to stop the run
+            with np.errstate(
+                all="ignore"
+            ):  # a total that is far too large is to be told, not to stop the run
                 made = method(name, total, round=round, **terms)
-            entry = gate.ledger.releases[written] if len(gate.ledger.releases) == written + 1 else None
+            entry = (
+                gate.ledger.releases[written] if len(gate.ledger.releases) == written + 1 else None
+            )
             out = made if self.script is None else self._scripted(name, round)
             self.transcript.calls.append(
-                Call(self.strategy.done, name, round, terms, entered, np.array(made), np.array(out), entry)
+                Call(
+                    self.strategy.done,
+                    name,
+                    round,
+                    terms,
+                    entered,
+                    np.array(made),
+                    np.array(out),
+                    entry,
+                )
             )
             return out
 
@@ -80,8 +96,13 @@ class Recorder:
     def _scripted(self, name: str, round: int) -> Any:
         assert self.script is not None
         place = len(self.transcript.calls)
-        if place >= len(self.script) or (self.script[place].name, self.script[place].round) != (name, round):
-            raise PrivfedError(f"release {place + 1} is {name} of round {round}, which the other data set does not have there")
+        if place >= len(self.script) or (self.script[place].name, self.script[place].round) != (
+            name,
+            round,
+        ):
+            raise PrivfedError(
+                f"release {place + 1} is {name} of round {round}, which the other data set does not have there"
+            )
         out = self.script[place].out
         return int(out) if out.ndim == 0 else out.copy()
 
@@ -99,14 +120,18 @@ class WatchedProxy(LocalProxy):
         try:
             answer = super().fit(ins, timeout, group_id)
         except Exception as error:
-            self.transcript.failures.append(f"node {self.cid!r} failed: {type(error).__name__}: {error}")
+            self.transcript.failures.append(
+                f"node {self.cid!r} failed: {type(error).__name__}: {error}"
+            )
             raise
         told = answer if self.guise is None else self.guise.reply(answer)
         if told is None:
             raise ConnectionError("the node is silent")
         return told
 
-    def evaluate(self, ins: EvaluateIns, timeout: float | None, group_id: int | None) -> EvaluateRes:
+    def evaluate(
+        self, ins: EvaluateIns, timeout: float | None, group_id: int | None
+    ) -> EvaluateRes:
         """Forward to the client."""
         self.transcript.messages.append(Message("evaluate", self.cid, ins))
         return super().evaluate(ins, timeout, group_id)
@@ -154,10 +179,14 @@ class Theatre:
         # Errors on fresh public users follow from the shared parameters, which are compared themselves.
         self.experiment._validation = lambda: lambda shared: {}  # type: ignore[method-assign]
         if not self.experiment.data.simulated:
-            raise ConfigError("data: a replay changes users' data, so it needs simulated ones, as data=synthetic has them")
+            raise ConfigError(
+                "data: a replay changes users' data, so it needs simulated ones, as data=synthetic has them"
+            )
         self.gate: NoiseGate = federation.gate
         if self.experiment.strategy.sampling < 1 and not self.gate.source.repeatable:
-            raise ConfigError("privacy.noise: who takes part is decided by secret coins; a replay needs privacy.noise=seeded")
+            raise ConfigError(
+                "privacy.noise: who takes part is decided by secret coins; a replay needs privacy.noise=seeded"
+            )
         self.guarantee: str = self.experiment.strategy.guarantee or cfg.algo.guarantee
         factory = self.experiment.factory
         self._client = resolved(factory.client)
@@ -171,7 +200,9 @@ class Theatre:
         """One run, with one user in a guise and the gate's output as scripted; both may be left out."""
         experiment, seen = self._fresh(), Transcript()
         strategy = experiment.strategy
-        seen.planned = [(name, step.round) for step in strategy.plan for name, _ in strategy.costs(step)]
+        seen.planned = [
+            (name, step.round) for step in strategy.plan for name, _ in strategy.costs(step)
+        ]
         experiment.runtime = Watched(seen, self.serving, guise)
         Recorder(experiment, seen, script)
         try:
@@ -188,7 +219,10 @@ class Theatre:
             "model": outcome.model,
             "clip norms": strategy.clips,
             "memory": strategy.memory(),
-            "rows": [{key: value for key, value in row.items() if key != "seconds"} for row in outcome.rows],
+            "rows": [
+                {key: value for key, value in row.items() if key != "seconds"}
+                for row in outcome.rows
+            ],
             "result": {key: value for key, value in outcome.result.items() if key not in fleeting},
         }
         return seen
@@ -196,7 +230,10 @@ class Theatre:
     def _fresh(self) -> Experiment:
         """The experiment as it was made: strategy, gate and ledger are copies, settings and data are shared."""
         made = self.experiment
-        shared = {id(part): part for part in (made.cfg, made.factory, made.data, made.roster, made.runtime)}
+        shared = {
+            id(part): part
+            for part in (made.cfg, made.factory, made.data, made.roster, made.runtime)
+        }
         return copy.deepcopy(made, shared)
 
 

@@ -44,7 +44,11 @@ class Message:
     def words(self) -> str:
         """Which message it is, for a person."""
         config = self.ins.config
-        told = f"step {config['step']} ({config['task']})" if self.kind == "fit" else "the end of the run"
+        told = (
+            f"step {config['step']} ({config['task']})"
+            if self.kind == "fit"
+            else "the end of the run"
+        )
         return f"what node {self.cid!r} is told in {told}"
 
 
@@ -76,13 +80,21 @@ def differences(one: Transcript, other: Transcript, honest: bool = True) -> Iter
             break
     if one.ledger != other.ledger:
         yield "the ledger"
-    left, right = (transcript.published if honest else without_absences(transcript.published) for transcript in (one, other))
-    yield from (f"the published {key}" for key in left if right and frozen(left[key]) != frozen(right[key]))
+    left, right = (
+        transcript.published if honest else without_absences(transcript.published)
+        for transcript in (one, other)
+    )
+    yield from (
+        f"the published {key}" for key in left if right and frozen(left[key]) != frozen(right[key])
+    )
 
 
 def without_absences(published: dict[str, Any]) -> dict[str, Any]:
     """The same without what tells of missing users."""
-    rows = [{key: value for key, value in row.items() if key != "missing_users"} for row in published.get("rows", [])]
+    rows = [
+        {key: value for key, value in row.items() if key != "missing_users"}
+        for row in published.get("rows", [])
+    ]
     result = {key: value for key, value in published.get("result", {}).items() if key != "notes"}
     return {**published, "rows": rows, "result": result} if published else {}
 
@@ -93,4 +105,6 @@ def frozen(value: Any) -> Any:
         return {key: frozen(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [frozen(inner) for inner in value]
-    return (value.shape, value.dtype.str, value.tobytes()) if isinstance(value, np.ndarray) else value
+    return (
+        (value.shape, value.dtype.str, value.tobytes()) if isinstance(value, np.ndarray) else value
+    )

@@ -49,10 +49,15 @@ class Findings:
 
     def best(self, method: str) -> Bound:
         """The bound of a method that says most."""
-        return max((b for b in self.bounds if b.method == method), key=lambda b: (b.applies, b.epsilon_lower))
+        return max(
+            (b for b in self.bounds if b.method == method),
+            key=lambda b: (b.applies, b.epsilon_lower),
+        )
 
 
-def likelihood_weights(stage: Stage, played: Sequence[tuple[Any, int, float, float]], releases: Sequence[Release]) -> Array:
+def likelihood_weights(
+    stage: Stage, played: Sequence[tuple[Any, int, float, float]], releases: Sequence[Release]
+) -> Array:
     """The weight of each observed component in the log likelihood ratio, if all is as the ledger says.
 
     played: one run. A release that is not in the ledger, or that the canary took no part in, has weight 0: it is left to the
@@ -72,13 +77,17 @@ def likelihood_weights(stage: Stage, played: Sequence[tuple[Any, int, float, flo
     return np.array([weight(question.name, round) for question, round, _, _ in played])
 
 
-def examine(stage: Stage, seen: dict[str, Array], weights: Array, privacy: dict[str, Any], confidence: float) -> Findings:
+def examine(
+    stage: Stage, seen: dict[str, Array], weights: Array, privacy: dict[str, Any], confidence: float
+) -> Findings:
     """Every bound on epsilon. seen: (repetitions, releases, 2) by world; weights (releases,); privacy: the run's claim.
 
     Half of the error probability goes to the fit of the likelihood ratio, the tightest bound; the others share the rest.
     """
     delta, alpha = privacy["delta"], 1 - confidence
-    pure = delta == 0 or not all(isinstance(r, GaussianRelease) for r in stage.experiment.ledger.releases)
+    pure = delta == 0 or not all(
+        isinstance(r, GaussianRelease) for r in stage.experiment.ledger.releases
+    )
     other = SILENT if stage.experiment.budget.neighbouring == ADD_REMOVE else MINUS
     ones, zeros = (seen[world][:, :, 0] @ weights for world in (PLUS, other))
     pairs = [(seen[PLUS], seen[other], other)]
@@ -89,13 +98,18 @@ def examine(stage: Stage, seen: dict[str, Array], weights: Array, privacy: dict[
     def fitted(a: Array, b: Array, statistic: str, worlds: str, error: float) -> Bound:
         fit = gaussian_fit(a, b, error)
         lower = 0.0 if pure else epsilon_of(fit.mu_lower, delta)
-        return Bound(GAUSSIAN, statistic, worlds, len(a), error, lower, fit.applies and not pure, asdict(fit))
+        return Bound(
+            GAUSSIAN, statistic, worlds, len(a), error, lower, fit.applies and not pure, asdict(fit)
+        )
 
     def counted(a: Array, b: Array, statistic: str, worlds: str) -> Bound:
         return Bound(COUNTED, statistic, worlds, len(a), rest, threshold_bound(a, b, delta, rest))
 
     worlds = f"{PLUS} and {other}"
-    bounds = [fitted(ones, zeros, LIKELIHOOD, worlds, alpha / 2), counted(ones, zeros, LIKELIHOOD, worlds)]
+    bounds = [
+        fitted(ones, zeros, LIKELIHOOD, worlds, alpha / 2),
+        counted(ones, zeros, LIKELIHOOD, worlds),
+    ]
     for one, zero, name in pairs:
         a, b = (x.reshape(len(x), -1) for x in (one, zero))
         half, worlds = len(a) // 2, f"{PLUS} and {name}"
@@ -105,7 +119,9 @@ def examine(stage: Stage, seen: dict[str, Array], weights: Array, privacy: dict[
     return Findings(bounds, ones, zeros, pure)
 
 
-def summary(findings: Findings, privacy: dict[str, Any], confidence: float, repetitions: int, runs: int) -> dict[str, Any]:
+def summary(
+    findings: Findings, privacy: dict[str, Any], confidence: float, repetitions: int, runs: int
+) -> dict[str, Any]:
     """The `audit` part of a result."""
     epsilon, delta = privacy["epsilon"], privacy["delta"]
     fit = findings.bounds[0]

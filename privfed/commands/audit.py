@@ -54,18 +54,44 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         description=DESCRIPTION,
         epilog=EPILOG,
     )
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings, for example algo=fedrep eps=1")
-    parser.add_argument("--repetitions", type=int, default=10_000, metavar="N", help="how often both worlds are played (10000)")
-    parser.add_argument("--confidence", type=float, default=0.999, metavar="P", help="of the verdict as a whole (0.999)")
-    parser.add_argument("--one-run", action="store_true", help="a single run with many canaries instead of repetitions")
-    parser.add_argument("--canaries", type=int, metavar="M", help="hostile users of --one-run (1000)")
-    parser.add_argument("--config-dir", metavar="DIR", help="a folder with configs of your own (algo/mine.yaml, ...)")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="settings, for example algo=fedrep eps=1"
+    )
+    parser.add_argument(
+        "--repetitions",
+        type=int,
+        default=10_000,
+        metavar="N",
+        help="how often both worlds are played (10000)",
+    )
+    parser.add_argument(
+        "--confidence",
+        type=float,
+        default=0.999,
+        metavar="P",
+        help="of the verdict as a whole (0.999)",
+    )
+    parser.add_argument(
+        "--one-run",
+        action="store_true",
+        help="a single run with many canaries instead of repetitions",
+    )
+    parser.add_argument(
+        "--canaries", type=int, metavar="M", help="hostile users of --one-run (1000)"
+    )
+    parser.add_argument(
+        "--config-dir",
+        metavar="DIR",
+        help="a folder with configs of your own (algo/mine.yaml, ...)",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
     parser.add_argument("--version", action="version", version=f"privfed {__version__}")
     return parser.parse_intermixed_args(arguments)
 
 
-def small(overrides: Sequence[str], config_dir: str | None, users: int, features: int) -> DictConfig:
+def small(
+    overrides: Sequence[str], config_dir: str | None, users: int, features: int
+) -> DictConfig:
     """The configuration, with few users and features where none were asked for: privacy does not depend on them."""
     from privfed.config.composition import compose
 
@@ -73,7 +99,11 @@ def small(overrides: Sequence[str], config_dir: str | None, users: int, features
     wide = max(features, dimension(cfg))
     least = {"n": users, "d": wide, "d1": wide, "d2": wide}
     given = {override.partition("=")[0] for override in overrides}
-    more = [f"data.{key}={value}" for key, value in least.items() if key in cfg.data and f"data.{key}" not in given]
+    more = [
+        f"data.{key}={value}"
+        for key, value in least.items()
+        if key in cfg.data and f"data.{key}" not in given
+    ]
     return compose([*overrides, *more], config_dir)
 
 
@@ -90,14 +120,20 @@ def check_claim(experiment: Experiment) -> None:
     if math.isinf(experiment.budget.epsilon):
         raise ConfigError.of("eps", "inf", "nothing is claimed, so there is nothing to audit")
     if guarantee == "none":
-        raise ConfigError.of("algo", cfg.algo.name, "claims no privacy, so there is nothing to audit")
+        raise ConfigError.of(
+            "algo", cfg.algo.name, "claims no privacy, so there is nothing to audit"
+        )
     if not strategy.plan:
-        raise ConfigError.of("algo", cfg.algo.name, "releases nothing, so there is nothing to audit")
+        raise ConfigError.of(
+            "algo", cfg.algo.name, "releases nothing, so there is nothing to audit"
+        )
     if strategy.sampling < 1:
         allowed = "a canary takes part in every round, while the claim rests on coins; audit with algo.sampling=1"
         raise ConfigError.of("algo.sampling", strategy.sampling, allowed)
     if guarantee != "worst-case":
-        raise ConfigError.of("algo", cfg.algo.name, f"its claim holds {guarantee} only, which a hostile user breaks")
+        raise ConfigError.of(
+            "algo", cfg.algo.name, f"its claim holds {guarantee} only, which a hostile user breaks"
+        )
 
 
 def set_up(options: argparse.Namespace) -> Experiment:
@@ -110,12 +146,18 @@ def set_up(options: argparse.Namespace) -> Experiment:
     if options.one_run:
         m = options.canaries
         if any(override.startswith("data.n=") for override in options.overrides):
-            raise ConfigError("data.n: --one-run has no other users than its canaries; set --canaries")
+            raise ConfigError(
+                "data.n: --one-run has no other users than its canaries; set --canaries"
+            )
         cfg = small(options.overrides, options.config_dir, m, 0)
         if "n" not in cfg.data:
-            raise ConfigError("--one-run: every user has to be a canary, and these data have users of their own; leave it out")
+            raise ConfigError(
+                "--one-run: every user has to be a canary, and these data have users of their own; leave it out"
+            )
         coordinates = (2 if "d1" in cfg.data else 1) * dimension(cfg)
-        cfg = small(options.overrides, options.config_dir, m, math.ceil(m / coordinates))  # a coordinate a canary
+        cfg = small(
+            options.overrides, options.config_dir, m, math.ceil(m / coordinates)
+        )  # a coordinate a canary
         return Experiment(cfg, Roster.of_simulated(m, m))
 
     def build(users: int) -> Experiment:
@@ -125,7 +167,9 @@ def set_up(options: argparse.Namespace) -> Experiment:
 
     try:
         return build(4)
-    except ConfigError:  # an algorithm that asks another group of users in every round needs more of them
+    except (
+        ConfigError
+    ):  # an algorithm that asks another group of users in every round needs more of them
         rounds = small(options.overrides, options.config_dir, 4, 4).rounds
         if not isinstance(rounds, int) or rounds <= 4:
             raise
@@ -134,11 +178,20 @@ def set_up(options: argparse.Namespace) -> Experiment:
 
 def execute(options: argparse.Namespace) -> None:
     """Audit what was asked for."""
-    check_number("--confidence", options.confidence, lambda x: 0.5 <= x < 1, "must be at least 0.5 and below 1")
+    check_number(
+        "--confidence",
+        options.confidence,
+        lambda x: 0.5 <= x < 1,
+        "must be at least 0.5 and below 1",
+    )
     check_whole("--repetitions", options.repetitions, FEWEST)
     if options.canaries is not None and not options.one_run:
-        raise ConfigError.of("--canaries", options.canaries, "is for --one-run; otherwise there is one canary")
-    options.canaries = check_whole("--canaries", 1000 if options.canaries is None else options.canaries, 10)
+        raise ConfigError.of(
+            "--canaries", options.canaries, "is for --one-run; otherwise there is one canary"
+        )
+    options.canaries = check_whole(
+        "--canaries", 1000 if options.canaries is None else options.canaries, 10
+    )
     if options.config_dir is not None:
         sys.path.insert(0, options.config_dir)
         os.environ["PRIVFED_CONFIG_DIR"] = str(Path(options.config_dir).resolve())
@@ -158,7 +211,9 @@ def execute(options: argparse.Namespace) -> None:
     finish(folder, experiment, result, curves, options.quiet)
 
 
-def by_repetitions(experiment: Experiment, options: argparse.Namespace) -> tuple[dict[str, Any], Any]:
+def by_repetitions(
+    experiment: Experiment, options: argparse.Namespace
+) -> tuple[dict[str, Any], Any]:
     """The result with its audit, and what the picture shows."""
     from privfed.audit.canary import PLUS, Stage
     from privfed.audit.repetitions import observations
@@ -174,7 +229,9 @@ def by_repetitions(experiment: Experiment, options: argparse.Namespace) -> tuple
         seen = observations(stage, progress.done)
     findings = examine(stage, seen, weights, result["privacy"], options.confidence)
     runs = sum(map(len, seen.values()))
-    result["audit"] = summary(findings, result["privacy"], options.confidence, options.repetitions, runs)
+    result["audit"] = summary(
+        findings, result["privacy"], options.confidence, options.repetitions, runs
+    )
     return result, curves_of(findings, result["audit"])
 
 
@@ -189,11 +246,16 @@ def by_one_run(experiment: Experiment, options: argparse.Namespace) -> tuple[dic
     result = experiment.result({})
     epsilon = result["privacy"]["epsilon"]
     audit = guesses(scores, coins, result["privacy"]["delta"], options.confidence)
-    result["audit"] = audit | {"epsilon_claimed": epsilon, "consistent": audit["epsilon_lower"] <= epsilon}
+    result["audit"] = audit | {
+        "epsilon_claimed": epsilon,
+        "consistent": audit["epsilon_lower"] <= epsilon,
+    }
     return result, None
 
 
-def finish(folder: Path, experiment: Experiment, result: dict[str, Any], curves: Any, quiet: bool) -> None:
+def finish(
+    folder: Path, experiment: Experiment, result: dict[str, Any], curves: Any, quiet: bool
+) -> None:
     """Write everything, say what was found, and fail if the claim does not hold."""
     from omegaconf import OmegaConf
 
@@ -204,7 +266,10 @@ def finish(folder: Path, experiment: Experiment, result: dict[str, Any], curves:
     result["runtime"] = "inprocess"  # the server's side alone is played, without any network
     result["time"]["total_s"] = time.perf_counter() - experiment.started
     result = finite(result)
-    write_atomically(folder / "audit.html", audit_page(result, curves, OmegaConf.to_yaml(experiment.cfg)).encode())
+    write_atomically(
+        folder / "audit.html",
+        audit_page(result, curves, OmegaConf.to_yaml(experiment.cfg)).encode(),
+    )
     write_result(folder, result)
     if not quiet:
         show_summary(result, folder)

@@ -16,12 +16,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(prog="privfed certificates", description=about)
     parser.hint = "see --help"
     parser.add_argument("folder", type=Path, help="where the files go")
-    parser.add_argument("hosts", nargs="*", metavar="host", help=f"names and addresses of the server; {' '.join(LOOPBACK)}")
+    parser.add_argument(
+        "hosts",
+        nargs="*",
+        metavar="host",
+        help=f"names and addresses of the server; {' '.join(LOOPBACK)}",
+    )
     parser.add_argument("--force", action="store_true", help="replace certificates that exist")
     options = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
 
     def work() -> None:
         make_certificates(options.folder, options.hosts or LOOPBACK, options.force)
-        print(f"written to {options.folder}: {', '.join(FILES)}; nodes need ca.crt, the server server.crt and server.key")
+        print(
+            f"written to {options.folder}: {', '.join(FILES)}; nodes need ca.crt, the server server.crt and server.key"
+        )
 
     return guarded(work, "interrupted")

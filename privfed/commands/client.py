@@ -38,22 +38,68 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         epilog=EXAMPLES,
     )
     parser.hint = "see --help"
-    parser.add_argument("--server", required=True, metavar="HOST:PORT", help="where the server listens")
-    parser.add_argument("--user", required=True, metavar="ID", help="the name under which you are registered")
-    data = parser.add_mutually_exclusive_group(required=True)
-    data.add_argument("--data", metavar="FILE", type=Path, help="CSV file with a header: your rows, numbers only")
-    data.add_argument("--simulate", action="store_true", help="no data of your own: the users the server's settings describe")
-    parser.add_argument("--target", default="target", metavar="COLUMN", help="the column to predict (default: target)")
     parser.add_argument(
-        "--test", type=float, default=0.2, metavar="SHARE", help="share of your rows that only judge (default 0.2)"
+        "--server", required=True, metavar="HOST:PORT", help="where the server listens"
     )
-    parser.add_argument("--token-file", type=Path, metavar="FILE", help="the secret that proves who you are")
-    parser.add_argument("--state", type=Path, metavar="DIR", help="a folder, readable by you only, that keeps your head")
+    parser.add_argument(
+        "--user", required=True, metavar="ID", help="the name under which you are registered"
+    )
+    data = parser.add_mutually_exclusive_group(required=True)
+    data.add_argument(
+        "--data", metavar="FILE", type=Path, help="CSV file with a header: your rows, numbers only"
+    )
+    data.add_argument(
+        "--simulate",
+        action="store_true",
+        help="no data of your own: the users the server's settings describe",
+    )
+    parser.add_argument(
+        "--target",
+        default="target",
+        metavar="COLUMN",
+        help="the column to predict (default: target)",
+    )
+    parser.add_argument(
+        "--test",
+        type=float,
+        default=0.2,
+        metavar="SHARE",
+        help="share of your rows that only judge (default 0.2)",
+    )
+    parser.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="the secret that proves who you are"
+    )
+    parser.add_argument(
+        "--state",
+        type=Path,
+        metavar="DIR",
+        help="a folder, readable by you only, that keeps your head",
+    )
     trust = parser.add_mutually_exclusive_group(required=True)
-    trust.add_argument("--root-certificates", type=Path, metavar="FILE", help="the authority the server's certificate is from")
-    trust.add_argument("--insecure", action="store_true", help="plain text: anybody on the way can read and change everything")
-    parser.add_argument("--patience", type=float, default=30.0, metavar="S", help="seconds to go on trying (default 30)")
-    parser.add_argument("--config-dir", default=os.environ.get("PRIVFED_CONFIG_DIR"), metavar="DIR", help="configs of your own")
+    trust.add_argument(
+        "--root-certificates",
+        type=Path,
+        metavar="FILE",
+        help="the authority the server's certificate is from",
+    )
+    trust.add_argument(
+        "--insecure",
+        action="store_true",
+        help="plain text: anybody on the way can read and change everything",
+    )
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="seconds to go on trying (default 30)",
+    )
+    parser.add_argument(
+        "--config-dir",
+        default=os.environ.get("PRIVFED_CONFIG_DIR"),
+        metavar="DIR",
+        help="configs of your own",
+    )
     parser.add_argument("--quiet", action="store_true", help="errors only")
     parser.add_argument("--version", action="version", version=f"privfed {__version__}")
     return parser.parse_args(arguments)
@@ -67,7 +113,9 @@ def read_token(options: argparse.Namespace) -> str:
     try:
         return str(path.read_text(encoding="utf-8").strip())
     except (OSError, UnicodeError) as error:
-        raise ConfigError(f"--token-file {path}: cannot be read ({getattr(error, 'strerror', error)})") from error
+        raise ConfigError(
+            f"--token-file {path}: cannot be read ({getattr(error, 'strerror', error)})"
+        ) from error
 
 
 def execute(options: argparse.Namespace) -> None:
@@ -81,7 +129,9 @@ def execute(options: argparse.Namespace) -> None:
     if not 0 <= options.test < 1:
         raise ConfigError.of("--test", options.test, "must be at least 0 and less than 1")
     if not 0 <= options.patience < math.inf:
-        raise ConfigError.of("--patience", options.patience, "must be a number of seconds, at least 0")
+        raise ConfigError.of(
+            "--patience", options.patience, "must be a number of seconds, at least 0"
+        )
     roots = None if options.insecure else read_pem(options.root_certificates)
     folders = (CONF,) if options.config_dir is None else (CONF, Path(options.config_dir))
     if options.config_dir is not None:

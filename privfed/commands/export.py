@@ -13,16 +13,27 @@ from privfed.models.published import read
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code of one command."""
-    parser = Parser(prog="privfed export", description="Write a published model for other programs, without heads.")
+    parser = Parser(
+        prog="privfed export",
+        description="Write a published model for other programs, without heads.",
+    )
     parser.hint = "see --help"
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run")
-    parser.add_argument("--to", required=True, type=Path, metavar="FILE", help=f"a name that ends in {', '.join(FORMATS)}")
+    parser.add_argument(
+        "--to",
+        required=True,
+        type=Path,
+        metavar="FILE",
+        help=f"a name that ends in {', '.join(FORMATS)}",
+    )
     options = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
 
     def work() -> None:
         published = read(options.run)
         export(published, options.to)
         shapes = ", ".join(f"{name} {array.shape}" for name, array in published.arrays.items())
-        print(f"written to {options.to}: {shapes if len(published.arrays) < 8 else f'{len(published.arrays)} arrays'}")
+        print(
+            f"written to {options.to}: {shapes if len(published.arrays) < 8 else f'{len(published.arrays)} arrays'}"
+        )
 
     return guarded(work, "interrupted; nothing is half written")

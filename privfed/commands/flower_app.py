@@ -47,7 +47,16 @@ STATUS = "PRIVFED_STATUS"
 NODES = "nodes.json"
 """Who was registered when the run began, without tokens."""
 RUN_KEYS = ("overrides", "settings", "out", "roster", "resume")
-NODE_KEYS = ("node", "token-file", "data", "target", "test", "state", "partition-id", "num-partitions")
+NODE_KEYS = (
+    "node",
+    "token-file",
+    "data",
+    "target",
+    "test",
+    "state",
+    "partition-id",
+    "num-partitions",
+)
 
 server = ServerApp()
 
@@ -99,7 +108,9 @@ def conduct(grid: Grid, run: Mapping[str, Any]) -> Path:
         cfg.data.n = roster.users
     experiment = Experiment(cfg, roster)
     if roster is None and not experiment.simulated:
-        raise ConfigError("roster: real users take part; give the file with the registered nodes in the run-config")
+        raise ConfigError(
+            "roster: real users take part; give the file with the registered nodes in the run-config"
+        )
     experiment.runtime.grid, experiment.runtime.trusting = grid, roster is None
     resume = bool(run.get("resume"))
     out = str(run.get("out") or cfg.out or "")
@@ -107,9 +118,13 @@ def conduct(grid: Grid, run: Mapping[str, Any]) -> Path:
     if resume:
         folder = Path(out)
         if (folder / NODES).exists() and (folder / NODES).read_text(encoding="utf-8") != listed:
-            raise ConfigError(f"roster: is not that of the run in {folder}; users would be numbered anew, and pay twice")
+            raise ConfigError(
+                f"roster: is not that of the run in {folder}; users would be numbered anew, and pay twice"
+            )
         if OmegaConf.to_yaml(recall(folder, [])) != OmegaConf.to_yaml(cfg):
-            raise ConfigError(f"resume: the settings are not those of the run in {folder}; a resumed run keeps its settings")
+            raise ConfigError(
+                f"resume: the settings are not those of the run in {folder}; a resumed run keeps its settings"
+            )
     else:
         folder = prepare_folder(out or None, cfg.algo.name)
         keep_previous(folder)
@@ -130,7 +145,9 @@ def conduct(grid: Grid, run: Mapping[str, Any]) -> Path:
 def configuration(run: Mapping[str, Any]) -> DictConfig:
     """The settings of a run: from overrides, or whole."""
     if unknown := [key for key in run if key not in RUN_KEYS]:
-        raise ConfigError(f"run-config {unknown[0]}: there is no such setting; {nearest(unknown[0], RUN_KEYS)}")
+        raise ConfigError(
+            f"run-config {unknown[0]}: there is no such setting; {nearest(unknown[0], RUN_KEYS)}"
+        )
     if run.get("settings"):
         if run.get("overrides"):
             raise ConfigError("run-config: give overrides or settings, not both")
@@ -141,7 +158,9 @@ def configuration(run: Mapping[str, Any]) -> DictConfig:
         raise ConfigError(f"run-config overrides={run['overrides']}: {error}") from error
     chosen = [text for text in overrides if text.startswith("runtime=")]
     if chosen and chosen[-1] != "runtime=superlink":
-        raise ConfigError(f"{chosen[-1]}: what flwr run starts has runtime=superlink; start others with python -m privfed.run")
+        raise ConfigError(
+            f"{chosen[-1]}: what flwr run starts has runtime=superlink; start others with python -m privfed.run"
+        )
     return compose([*([] if chosen else ["runtime=superlink"]), *overrides])
 
 
@@ -164,7 +183,9 @@ class NodeClient(Client):
         with discreet():
             self.participant.welcome(str(ins.config.pop(WELCOME)))
             if self.participant.client.memory is not None and self.participant.state is None:
-                raise ConfigError("users of this algorithm keep heads between rounds: give the node a folder, state=DIR")
+                raise ConfigError(
+                    "users of this algorithm keep heads between rounds: give the node a folder, state=DIR"
+                )
             return self.participant.client.to_client().fit(ins)
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
@@ -195,25 +216,35 @@ def participant(settings: tuple[tuple[str, Any], ...]) -> Participant:
     """Who answers for a node; kept, as in Flower's simulations processes last, and data need not be made again."""
     node = dict(settings)
     if unknown := [key for key in node if key not in NODE_KEYS]:
-        raise ConfigError(f"node-config {unknown[0]}: there is no such setting; {nearest(unknown[0], NODE_KEYS)}")
+        raise ConfigError(
+            f"node-config {unknown[0]}: there is no such setting; {nearest(unknown[0], NODE_KEYS)}"
+        )
     own = os.environ.get("PRIVFED_CONFIG_DIR")  # algorithms of one's own
     state = Path(str(node["state"])) if "state" in node else None
-    return Participant(identity_of(node), rows_of(node), state, (CONF, Path(own)) if own else (CONF,), say=log.info)
+    return Participant(
+        identity_of(node), rows_of(node), state, (CONF, Path(own)) if own else (CONF,), say=log.info
+    )
 
 
 def identity_of(node: Mapping[str, Any]) -> Identity:
     """The name and the token of a node. Without a token it is a part of a simulation that Flower itself started."""
     if "node" not in node:
         if "partition-id" not in node:
-            raise ConfigError('node-config: say who this node is, as in node="clinic-7" token-file="clinic-7.token"')
+            raise ConfigError(
+                'node-config: say who this node is, as in node="clinic-7" token-file="clinic-7.token"'
+            )
         return Identity(str(node["partition-id"]), "")
     if "token-file" not in node:
-        raise ConfigError(f'node-config: {node["node"]} needs its token, as in token-file="{node["node"]}.token"')
+        raise ConfigError(
+            f'node-config: {node["node"]} needs its token, as in token-file="{node["node"]}.token"'
+        )
     path = Path(str(node["token-file"]))
     try:
         return Identity(str(node["node"]), path.read_text(encoding="utf-8").strip())
     except (OSError, UnicodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+        raise ConfigError(
+            f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})"
+        ) from error
 
 
 def rows_of(node: Mapping[str, Any]) -> OwnRows | None:
@@ -222,7 +253,9 @@ def rows_of(node: Mapping[str, Any]) -> OwnRows | None:
         return None
     test = node.get("test", 0.2)
     if isinstance(test, bool) or not isinstance(test, int | float) or not 0 <= test < 1:
-        raise ConfigError(f"node-config test={test}: must be a fraction of the rows, at least 0 and below 1")
+        raise ConfigError(
+            f"node-config test={test}: must be a fraction of the rows, at least 0 and below 1"
+        )
     return OwnRows(Path(str(node["data"])), str(node.get("target", "target")), float(test))
 
 

@@ -29,14 +29,23 @@ def execute(folder: Path) -> None:
     ledger = Ledger(budget)
     ledger.verify(folder / "ledger.jsonl")
     table = Table(
-        title=f"{len(ledger.releases)} releases in {folder / 'ledger.jsonl'}; no line was changed", title_justify="left"
+        title=f"{len(ledger.releases)} releases in {folder / 'ledger.jsonl'}; no line was changed",
+        title_justify="left",
     )
     for column in ("release", "numbers", "clip norm", "noise", "cost", "times"):
         table.add_column(column, justify="left" if column == "release" else "right")
     kinds: dict[tuple[str, ...], int] = {}
     for release in ledger.releases:
-        noise = f"{getattr(release, 'std', 0.0):.4g}" if release.mechanism == "gaussian" else "selection"
-        cost = f"mu {release.mu:.4g}" if release.mechanism == "gaussian" else f"epsilon {release.epsilon:.4g}"
+        noise = (
+            f"{getattr(release, 'std', 0.0):.4g}"
+            if release.mechanism == "gaussian"
+            else "selection"
+        )
+        cost = (
+            f"mu {release.mu:.4g}"
+            if release.mechanism == "gaussian"
+            else f"epsilon {release.epsilon:.4g}"
+        )
         row = (release.name, str(release.size), f"{release.clip:.4g}", noise, cost)
         kinds[row] = kinds.get(row, 0) + 1
     for kind, times in kinds.items():
@@ -61,7 +70,9 @@ def _compare(folder: Path, ledger: Any) -> None:
     else:
         return
     if made < released or (path.exists() and made != released):
-        raise ConfigError(f"{folder / 'ledger.jsonl'}: has {made} releases, but {released} were made; it was cut")
+        raise ConfigError(
+            f"{folder / 'ledger.jsonl'}: has {made} releases, but {released} were made; it was cut"
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -29,7 +29,10 @@ def guarded(work: Callable[[], None], interrupted: str) -> int:
         return error.exit_code
     except (OSError, MemoryError) as error:
         reason = f"not enough memory ({error})" if isinstance(error, MemoryError) else error
-        print(f"privfed: {reason}; the ledger in the run's folder says what was released, if anything", file=sys.stderr)
+        print(
+            f"privfed: {reason}; the ledger in the run's folder says what was released, if anything",
+            file=sys.stderr,
+        )
         return 1
     except KeyboardInterrupt:
         print(f"privfed: {interrupted}", file=sys.stderr)

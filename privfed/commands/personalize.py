@@ -55,18 +55,44 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         epilog=EXAMPLES,
     )
     parser.hint = "see --help"
-    parser.add_argument("--model", required=True, type=Path, metavar="RUN", help="folder of a finished run")
     parser.add_argument(
-        "--data", required=True, type=Path, metavar="FILE", help="CSV or Parquet file: users' rows with targets"
+        "--model", required=True, type=Path, metavar="RUN", help="folder of a finished run"
     )
     parser.add_argument(
-        "--predict", type=Path, metavar="FILE", help="rows to predict; otherwise those of --data without target"
+        "--data",
+        required=True,
+        type=Path,
+        metavar="FILE",
+        help="CSV or Parquet file: users' rows with targets",
     )
-    parser.add_argument("--out", type=Path, default=Path("predictions.csv"), metavar="FILE", help="default: predictions.csv")
-    parser.add_argument("--head", type=Path, metavar="FILE", help="keep the heads in this .npz, readable by you alone")
-    parser.add_argument("--user", metavar="NAME", help="only this user's rows; otherwise everybody in the file has a head")
     parser.add_argument(
-        "--target", metavar="COLUMN", help="for runs that were not on a table: what to predict (default: target)"
+        "--predict",
+        type=Path,
+        metavar="FILE",
+        help="rows to predict; otherwise those of --data without target",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("predictions.csv"),
+        metavar="FILE",
+        help="default: predictions.csv",
+    )
+    parser.add_argument(
+        "--head",
+        type=Path,
+        metavar="FILE",
+        help="keep the heads in this .npz, readable by you alone",
+    )
+    parser.add_argument(
+        "--user",
+        metavar="NAME",
+        help="only this user's rows; otherwise everybody in the file has a head",
+    )
+    parser.add_argument(
+        "--target",
+        metavar="COLUMN",
+        help="for runs that were not on a table: what to predict (default: target)",
     )
     parser.add_argument("--quiet", action="store_true", help="errors only")
     parser.add_argument("--version", action="version", version=f"privfed {__version__}")
@@ -89,7 +115,9 @@ class Source:
 
     def only(self, kept: Any) -> Source:
         """Some of the rows, and all names."""
-        arrays = {name: getattr(self.frame, name)[kept] for name in ("who", "numbers", "codes", "target")}
+        arrays = {
+            name: getattr(self.frame, name)[kept] for name in ("who", "numbers", "codes", "target")
+        }
         return replace(self, frame=replace(self.frame, **arrays), places=self.places[kept])
 
 
@@ -97,12 +125,16 @@ def schema_for(published: Published, path: Path, target: str | None) -> Schema:
     """What the columns mean: the table's schema, or for other runs as many columns of numbers as the model takes."""
     if published.schema is not None:
         if target not in (None, published.schema.target.name):
-            raise ConfigError.of("--target", target, f"the run predicts {published.schema.target.name!r}")
+            raise ConfigError.of(
+                "--target", target, f"the run predicts {published.schema.target.name!r}"
+            )
         return replace(published.schema, time=None)  # heads do not depend on the order of rows
     user, target, d = "user", target or "target", len(published.model.U)
     names = [name for name in open_file("--data", path).header if name not in (user, target)]
     if len(names) != d:
-        raise ConfigError(f"{path}: has {len(names)} columns beside {user!r} and {target!r}; the model takes {d}")
+        raise ConfigError(
+            f"{path}: has {len(names)} columns beside {user!r} and {target!r}; the model takes {d}"
+        )
     return Schema(user, Target(target), tuple(map(Numeric, names)), missing="refuse")
 
 
@@ -115,7 +147,9 @@ def open_file(option: str, path: Path) -> Any:
     return open_table(path)
 
 
-def read_source(option: str, path: Path, schema: Schema, user: str | None, need_target: bool = False) -> Source:
+def read_source(
+    option: str, path: Path, schema: Schema, user: str | None, need_target: bool = False
+) -> Source:
     """All rows of a file, or those of one user; rows are left out only if they need a target."""
     table = open_file(option, path)
     named = schema.user in table.header
@@ -126,7 +160,11 @@ def read_source(option: str, path: Path, schema: Schema, user: str | None, need_
     if user is None or not named:
         return source
     if plain(user) not in frame.names:
-        known = nearest(user, frame.names) if len(frame.names) < 30 else f"it has {len(frame.names):,} others"
+        known = (
+            nearest(user, frame.names)
+            if len(frame.names) < 30
+            else f"it has {len(frame.names):,} others"
+        )
         raise ConfigError(f"{path}: has no rows of user {user!r}; {known}")
     return source.only(frame.who == frame.names.index(plain(user)))
 
@@ -139,7 +177,9 @@ def read_own(path: Path, schema: Schema, user: str | None) -> tuple[Source, Sour
         require(table, schema.user, "--user")
     whole = read_source("--data", path, schema, user)
     known = np.isfinite(whole.frame.target)
-    if schema.missing == "drop" and known.any():  # which rows have missing values is known to the reader only
+    if (
+        schema.missing == "drop" and known.any()
+    ):  # which rows have missing values is known to the reader only
         return read_source("--data", path, schema, user, need_target=True), whole
     return whole.only(known), whole
 
@@ -147,7 +187,11 @@ def read_own(path: Path, schema: Schema, user: str | None) -> tuple[Source, Sour
 def heads_for(model: Model, asked: Source, own: Source, users: Ids) -> Ids:
     """The place of each asked row's user among those of --data, -1 for who has no row there. users: those who have."""
     if not own.named:
-        return np.zeros(len(asked.frame), dtype=np.int64) if len(users) else np.full(len(asked.frame), -1)
+        return (
+            np.zeros(len(asked.frame), dtype=np.int64)
+            if len(users)
+            else np.full(len(asked.frame), -1)
+        )
     if not asked.named:
         if len(users) > 1:
             raise ConfigError(
@@ -174,7 +218,9 @@ def table_of(schema: Schema, asked: Source, answers: Any, whose: Ids, fitted: bo
     for place, who, answer, head in zip(asked.places, asked.frame.who, answers, whose, strict=True):
         said = f"{answer:.9g}" if labels is None else labels[int(answer)]
         basis = "global" if head < 0 else "fitted" if fitted else "personal"
-        writer.writerow([place + 1, *([asked.frame.names[who]] if asked.named else []), said, basis])
+        writer.writerow(
+            [place + 1, *([asked.frame.names[who]] if asked.named else []), said, basis]
+        )
     return text.getvalue().encode()
 
 
@@ -198,9 +244,16 @@ def execute(options: argparse.Namespace) -> None:
     """Fit, predict and write."""
     published = read(options.model)
     model = published.model
-    paths = [("--data", options.data), ("--predict", options.predict), ("--out", options.out), ("--head", options.head)]
+    paths = [
+        ("--data", options.data),
+        ("--predict", options.predict),
+        ("--out", options.out),
+        ("--head", options.head),
+    ]
     for i, (option, path) in enumerate(paths[2:], 2):
-        if path is not None and path.resolve() in [other.resolve() for _, other in paths[:i] if other is not None]:
+        if path is not None and path.resolve() in [
+            other.resolve() for _, other in paths[:i] if other is not None
+        ]:
             raise ConfigError(f"{option} {path}: is given as another file, too")
     schema = schema_for(published, options.data, options.target)
     own, whole = read_own(options.data, schema, options.user)
@@ -219,11 +272,17 @@ def execute(options: argparse.Namespace) -> None:
     write_output("--out", options.out, table_of(schema, asked, answers, whose, again))
     if options.head is not None:
         content = io.BytesIO()
-        np.savez(content, V=fitted.V[users], users=np.array([own.frame.names[user] for user in users], dtype=np.str_))
+        np.savez(
+            content,
+            V=fitted.V[users],
+            users=np.array([own.frame.names[user] for user in users], dtype=np.str_),
+        )
         write_output("--head", options.head, content.getvalue(), mode=0o600)
     if options.quiet:
         return
-    lines = [f"{options.data}: {count(len(own.frame), 'row')} with a target, of {count(len(users), 'user')}"]
+    lines = [
+        f"{options.data}: {count(len(own.frame), 'row')} with a target, of {count(len(users), 'user')}"
+    ]
     lines += [
         *(own.frame.notes if options.user is None else ()),
         in_words(model, schema, fitted) if len(users) else "no head: the global model answers",
@@ -231,7 +290,12 @@ def execute(options: argparse.Namespace) -> None:
     where = f"{options.out}: {count(len(answers), 'prediction')} for {asked.path}"
     strangers = int(np.sum(whose < 0))
     lines.append(
-        where + (" (rows that heads were fitted to)" if again else f", {strangers:,} by the global model" * (strangers > 0))
+        where
+        + (
+            " (rows that heads were fitted to)"
+            if again
+            else f", {strangers:,} by the global model" * (strangers > 0)
+        )
     )
     if options.head is not None:
         lines.append(f"{options.head}: {count(len(users), 'head')}, readable by you alone")

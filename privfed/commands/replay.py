@@ -39,22 +39,39 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         description="Run an experiment on neighbouring data sets and compare what passes the noise gate with the ledger.",
         epilog=EXAMPLES,
     )
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings, for example algo=fedrep eps=1")
-    parser.add_argument("--config-dir", metavar="DIR", help="a folder with configs of your own (algo/mine.yaml, ...)")
-    parser.add_argument("--tries", type=int, default=300, help="changes that each search for a worst user may make (300)")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="settings, for example algo=fedrep eps=1"
+    )
+    parser.add_argument(
+        "--config-dir",
+        metavar="DIR",
+        help="a folder with configs of your own (algo/mine.yaml, ...)",
+    )
+    parser.add_argument(
+        "--tries",
+        type=int,
+        default=300,
+        help="changes that each search for a worst user may make (300)",
+    )
     return parser.parse_intermixed_args(arguments)
 
 
 def in_words(report: Report) -> str:
     """What was done and how near neighbours came, for a person."""
-    lines = [f"{report.runs} runs, {report.releases} releases each, {report.neighbouring}, guarantee: {report.guarantee}"]
+    lines = [
+        f"{report.runs} runs, {report.releases} releases each, {report.neighbouring}, guarantee: {report.guarantee}"
+    ]
     if report.nearest:
-        lines.append("largest distance of neighbours, as a part of what the ledger claims (users; nodes that lie):")
+        lines.append(
+            "largest distance of neighbours, as a part of what the ledger claims (users; nodes that lie):"
+        )
     for name, (ratio, who) in report.nearest.items():
         lies = f"{report.lying[name][0]:8.5f}" if name in report.lying else "       -"
         lines.append(f"  {name:<22} {ratio:8.5f} {lies}   {who}")
     if report.guarantee.startswith("under"):
-        lines.append(f"Sensitivities are claimed {report.guarantee} only; they were not put to the test.")
+        lines.append(
+            f"Sensitivities are claimed {report.guarantee} only; they were not put to the test."
+        )
     if not report.releases:
         lines.append("Nothing was released.")
     return "\n".join(lines)
@@ -66,7 +83,9 @@ def execute(options: argparse.Namespace) -> None:
     from privfed.config.composition import compose
 
     if "data=table" in options.overrides:
-        raise ConfigError("data=table: a replay changes users' data, so it needs simulated ones, as data=synthetic has them")
+        raise ConfigError(
+            "data=table: a replay changes users' data, so it needs simulated ones, as data=synthetic has them"
+        )
     cfg = compose([*SMALL, *options.overrides], options.config_dir)
     if options.config_dir is not None:
         sys.path.insert(0, options.config_dir)

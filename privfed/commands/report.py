@@ -25,7 +25,9 @@ def execute(paths: Sequence[Path], out: Path | None) -> None:
     if alone:
         page = page_again(runs[0])
     else:
-        page = comparison_page(runs, out.resolve().parent, paths[0].resolve().name if len(paths) == 1 else "")
+        page = comparison_page(
+            runs, out.resolve().parent, paths[0].resolve().name if len(paths) == 1 else ""
+        )
     try:
         write_atomically(out, page.encode())
     except OSError as error:
@@ -36,10 +38,18 @@ def execute(paths: Sequence[Path], out: Path | None) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code of one command."""
-    about = "Write the page of a run again, or one that compares several runs or the runs of a sweep."
+    about = (
+        "Write the page of a run again, or one that compares several runs or the runs of a sweep."
+    )
     parser = Parser(prog="privfed report", description=about)
     parser.hint = "see --help"
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, or one with runs below it")
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="folder of a run, or one with runs below it",
+    )
     where = "the page; otherwise report.html in the one folder that is given, or comparison.html"
     parser.add_argument("--out", type=Path, metavar="PAGE", help=where)
     options = parser.parse_args(sys.argv[1:] if arguments is None else arguments)

@@ -16,14 +16,18 @@ def parse_member(text: str, simulated: bool) -> Member:
     """NAME, or NAME=USERS."""
     name, _, users = text.partition("=")
     if users and not users.isdecimal():
-        raise ConfigError(f"{text}: must be NAME, or NAME=USERS with the number of users behind that node")
+        raise ConfigError(
+            f"{text}: must be NAME, or NAME=USERS with the number of users behind that node"
+        )
     return Member(name, int(users or 1), new_token(), simulated)
 
 
 def execute(options: argparse.Namespace) -> None:
     """Add nodes to a roster, which is made where there is none; nodes that are there keep their tokens."""
     listed = list(Roster.read(options.file)) if options.file.exists() else []
-    listed += [parse_member(text, False) for text in options.nodes] + [parse_member(text, True) for text in options.simulated]
+    listed += [parse_member(text, False) for text in options.nodes] + [
+        parse_member(text, True) for text in options.simulated
+    ]
     roster = Roster(listed)
     tokens = options.file.parent / "tokens"
     try:
@@ -39,10 +43,25 @@ def execute(options: argparse.Namespace) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code of one command."""
-    parser = Parser(prog="privfed roster", description="Register who may take part in a federation.")
+    parser = Parser(
+        prog="privfed roster", description="Register who may take part in a federation."
+    )
     parser.hint = "see --help"
-    parser.add_argument("file", type=Path, metavar="FILE", help="the roster; nodes are added to an existing one")
-    parser.add_argument("nodes", nargs="*", metavar="NAME[=USERS]", help="real nodes, with the number of users behind each")
-    parser.add_argument("--simulated", nargs="+", default=[], metavar="NAME[=USERS]", help="nodes of simulated users")
+    parser.add_argument(
+        "file", type=Path, metavar="FILE", help="the roster; nodes are added to an existing one"
+    )
+    parser.add_argument(
+        "nodes",
+        nargs="*",
+        metavar="NAME[=USERS]",
+        help="real nodes, with the number of users behind each",
+    )
+    parser.add_argument(
+        "--simulated",
+        nargs="+",
+        default=[],
+        metavar="NAME[=USERS]",
+        help="nodes of simulated users",
+    )
     options = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
     return guarded(lambda: execute(options), "interrupted")

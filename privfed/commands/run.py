@@ -48,15 +48,31 @@ def help_text(arguments: Sequence[str]) -> str:
         lines.append(f"  {group}=")
         lines += [f"    {name:<12} {text}" for name, text in describe(group)]
     lines += ["", "top-level keys:", *(f"  {line}" for line in keys(CONF / "config.yaml"))]
-    shown = {"algo": "fedrep", "init": "spectral", "data": "synthetic", "privacy": "default", "runtime": "inprocess"}
-    chosen = {key: value for key, _, value in (a.partition("=") for a in arguments) if value in options(key)}
+    shown = {
+        "algo": "fedrep",
+        "init": "spectral",
+        "data": "synthetic",
+        "privacy": "default",
+        "runtime": "inprocess",
+    }
+    chosen = {
+        key: value
+        for key, _, value in (a.partition("=") for a in arguments)
+        if value in options(key)
+    }
     kinds = {"mlp": "network", "lenet": "network", "module": "network", "features": "features"}
     kind = "table" if chosen.get("data") == "table" else kinds.get(chosen.get("model", ""))
     variant = f"{kind}/{chosen.get('algo', shown['algo'])}"
     if (CONF / "algo" / f"{variant}.yaml").exists():
         chosen["algo"] = variant
-    for group, name in (shown | {key: value for key, value in chosen.items() if key in ("model", *shown)}).items():
-        lines += ["", f"{group}.* ({name}):", *(f"  {line}" for line in keys(CONF / group / f"{name}.yaml", group))]
+    for group, name in (
+        shown | {key: value for key, value in chosen.items() if key in ("model", *shown)}
+    ).items():
+        lines += [
+            "",
+            f"{group}.* ({name}):",
+            *(f"  {line}" for line in keys(CONF / group / f"{name}.yaml", group)),
+        ]
     return "\n".join(lines) + "\n" + EXAMPLES
 
 
@@ -67,12 +83,32 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Learn one shared representation under user-level differential privacy; every user keeps a private head.",
     )
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings, for example algo=fedrep eps=1")
-    parser.add_argument("--config-dir", metavar="DIR", help="a folder with configs of your own (algo/mine.yaml, ...)")
-    parser.add_argument("-m", "--multirun", action="store_true", help="a run for each combination of values with commas")
-    parser.add_argument("--jobs", type=int, metavar="N", help="runs of a sweep at a time; one more than there are cores")
-    parser.add_argument("--plan", action="store_true", help="show what would be released, then stop")
-    parser.add_argument("--resume", metavar="RUN", help="go on with an interrupted run or sweep, from its folder")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="settings, for example algo=fedrep eps=1"
+    )
+    parser.add_argument(
+        "--config-dir",
+        metavar="DIR",
+        help="a folder with configs of your own (algo/mine.yaml, ...)",
+    )
+    parser.add_argument(
+        "-m",
+        "--multirun",
+        action="store_true",
+        help="a run for each combination of values with commas",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="runs of a sweep at a time; one more than there are cores",
+    )
+    parser.add_argument(
+        "--plan", action="store_true", help="show what would be released, then stop"
+    )
+    parser.add_argument(
+        "--resume", metavar="RUN", help="go on with an interrupted run or sweep, from its folder"
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
     parser.add_argument("--version", action="version", version=f"privfed {__version__}")
     if {"-h", "--help"} & set(arguments):
@@ -103,13 +139,19 @@ def execute(options: argparse.Namespace) -> None:
     resumed = None if options.resume is None else Path(options.resume)
     if options.config_dir is not None:
         sys.path.insert(0, options.config_dir)
-        os.environ["PRIVFED_CONFIG_DIR"] = str(Path(options.config_dir).resolve())  # for processes that a runtime starts
+        os.environ["PRIVFED_CONFIG_DIR"] = str(
+            Path(options.config_dir).resolve()
+        )  # for processes that a runtime starts
     if options.multirun or is_sweep(resumed):
         sweep(options, resumed)
         return
     if options.jobs is not None:
         raise ConfigError(f"--jobs {options.jobs}: is for a sweep; add -m")
-    cfg = compose(options.overrides, options.config_dir) if resumed is None else recall(resumed, options.overrides)
+    cfg = (
+        compose(options.overrides, options.config_dir)
+        if resumed is None
+        else recall(resumed, options.overrides)
+    )
 
     from privfed.experiment.wiring import Experiment
     from privfed.report import console
@@ -148,13 +190,17 @@ def sweep(options: argparse.Namespace, resumed: Path | None) -> None:
     if options.plan:
         raise ConfigError("--plan: shows one run; leave out -m, and give one value a key")
     if resumed is not None and options.overrides:
-        raise ConfigError(f"{options.overrides[0]}: a resumed sweep keeps its settings; give none beside --resume")
+        raise ConfigError(
+            f"{options.overrides[0]}: a resumed sweep keeps its settings; give none beside --resume"
+        )
     if resumed is not None and not is_sweep(resumed):
         raise ConfigError(f"--resume {resumed}: there is no sweep in that folder")
     sweep.execute(options.overrides, options.config_dir, options.jobs, resumed, options.quiet)
 
 
-def carry_out(experiment: Any, folder: Path, resume: bool, on_step: Callable[[Any], None] = lambda row: None) -> None:
+def carry_out(
+    experiment: Any, folder: Path, resume: bool, on_step: Callable[[Any], None] = lambda row: None
+) -> None:
     """Do the run in its folder, which has its configuration already, and write everything else."""
     from privfed.report import loggers
     from privfed.report.run_files import write_run
@@ -177,4 +223,7 @@ def carry_out(experiment: Any, folder: Path, resume: bool, on_step: Callable[[An
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code of one command."""
     options = parse(sys.argv[1:] if arguments is None else arguments)
-    return guarded(lambda: execute(options), "interrupted; nothing is lost, go on with --resume and the run's folder")
+    return guarded(
+        lambda: execute(options),
+        "interrupted; nothing is lost, go on with --resume and the run's folder",
+    )

@@ -39,21 +39,52 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         description="Train with clients that connect over gRPC. Settings are those of python -m privfed.run.",
         epilog=EXAMPLES,
     )
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings, for example algo=fedrep eps=1")
-    parser.add_argument("--roster", type=Path, metavar="FILE", help="who may take part, from privfed roster")
     parser.add_argument(
-        "--listen", default="127.0.0.1:8080", metavar="HOST:PORT", help="default 127.0.0.1:8080; port 0: a free one"
+        "overrides", nargs="*", metavar="key=value", help="settings, for example algo=fedrep eps=1"
+    )
+    parser.add_argument(
+        "--roster", type=Path, metavar="FILE", help="who may take part, from privfed roster"
+    )
+    parser.add_argument(
+        "--listen",
+        default="127.0.0.1:8080",
+        metavar="HOST:PORT",
+        help="default 127.0.0.1:8080; port 0: a free one",
     )
     trust = parser.add_mutually_exclusive_group(required=True)
-    trust.add_argument("--certificates", type=Path, metavar="DIR", help="a folder with ca.crt, server.crt and server.key")
-    trust.add_argument("--insecure", action="store_true", help="plain text: anybody on the way can read and change everything")
-    parser.add_argument("--simulate", action="store_true", help="start the roster's simulated nodes on this machine")
-    parser.add_argument("--stay", action="store_true", help="after training go on giving the model to new users, until Ctrl-C")
-    parser.add_argument("--resume", type=Path, metavar="RUN", help="go on with an interrupted run, from its folder")
-    parser.add_argument(
-        "--publish", type=Path, metavar="RUN", help="train nothing: give a finished run's model to whoever asks"
+    trust.add_argument(
+        "--certificates",
+        type=Path,
+        metavar="DIR",
+        help="a folder with ca.crt, server.crt and server.key",
     )
-    parser.add_argument("--config-dir", metavar="DIR", help="a folder with configs of your own (algo/mine.yaml, ...)")
+    trust.add_argument(
+        "--insecure",
+        action="store_true",
+        help="plain text: anybody on the way can read and change everything",
+    )
+    parser.add_argument(
+        "--simulate", action="store_true", help="start the roster's simulated nodes on this machine"
+    )
+    parser.add_argument(
+        "--stay",
+        action="store_true",
+        help="after training go on giving the model to new users, until Ctrl-C",
+    )
+    parser.add_argument(
+        "--resume", type=Path, metavar="RUN", help="go on with an interrupted run, from its folder"
+    )
+    parser.add_argument(
+        "--publish",
+        type=Path,
+        metavar="RUN",
+        help="train nothing: give a finished run's model to whoever asks",
+    )
+    parser.add_argument(
+        "--config-dir",
+        metavar="DIR",
+        help="a folder with configs of your own (algo/mine.yaml, ...)",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
     parser.add_argument("--version", action="version", version=f"privfed {__version__}")
     return parser.parse_intermixed_args(arguments)
@@ -69,15 +100,23 @@ def execute(options: argparse.Namespace) -> None:
     logging.getLogger("flwr").setLevel(logging.WARNING)
     before = options.resume or options.publish
     if before is not None and options.roster is not None:
-        raise ConfigError(f"--roster {options.roster}: the run in {before} keeps its own; give none beside --resume")
+        raise ConfigError(
+            f"--roster {options.roster}: the run in {before} keeps its own; give none beside --resume"
+        )
     if before is not None:
-        cfg = recall(before, options.overrides) if options.publish is None else finished(before, options.overrides)
+        cfg = (
+            recall(before, options.overrides)
+            if options.publish is None
+            else finished(before, options.overrides)
+        )
         roster = Roster.read(before / "roster.json") if (before / "roster.json").exists() else None
     else:
         cfg = compose(["runtime=grpc", *options.overrides], options.config_dir)
         roster = None if options.roster is None else Roster.read(options.roster)
     if cfg.runtime.name != "grpc":
-        raise ConfigError.of("runtime", cfg.runtime.name, "privfed server is the server of runtime=grpc")
+        raise ConfigError.of(
+            "runtime", cfg.runtime.name, "privfed server is the server of runtime=grpc"
+        )
     if roster is not None and cfg.data.get("n", 0) is None:
         cfg.data.n = roster.users
     if options.config_dir is not None:
@@ -117,8 +156,13 @@ def configure(experiment: Any, options: argparse.Namespace) -> None:
 
     runtime, cfg = experiment.runtime, experiment.cfg
     runtime.spawn = options.simulate
-    runtime.outside = (options.listen, None if options.insecure else Certificates.read(options.certificates))
-    runtime.about = f"{cfg.algo.name} at epsilon {cfg.eps:g}, delta {cfg.delta:g} ({cfg.neighbouring})"
+    runtime.outside = (
+        options.listen,
+        None if options.insecure else Certificates.read(options.certificates),
+    )
+    runtime.about = (
+        f"{cfg.algo.name} at epsilon {cfg.eps:g}, delta {cfg.delta:g} ({cfg.neighbouring})"
+    )
 
 
 def publish(experiment: Any, folder: Path) -> None:
@@ -133,9 +177,18 @@ def announce(experiment: Any, options: argparse.Namespace, tokens: Path, port: i
     """Print the command each client is to be started with."""
     host = options.listen.rpartition(":")[0]
     where = f"{'HOST' if host in ('0.0.0.0', '[::]', '::') else host}:{port}"
-    trust = "--insecure" if options.insecure else f"--root-certificates {options.certificates / 'ca.crt'}"
-    waiting = [member for member in experiment.roster if not (member.simulated and options.simulate)]
-    print(f"listening on {where}; waiting for {len(experiment.roster)} node(s). Start the clients with", flush=True)
+    trust = (
+        "--insecure"
+        if options.insecure
+        else f"--root-certificates {options.certificates / 'ca.crt'}"
+    )
+    waiting = [
+        member for member in experiment.roster if not (member.simulated and options.simulate)
+    ]
+    print(
+        f"listening on {where}; waiting for {len(experiment.roster)} node(s). Start the clients with",
+        flush=True,
+    )
     for member in waiting:
         data = "--simulate" if member.simulated else "--data mine.csv"
         line = f"privfed client --server {where} --user {member.name} --token-file {tokens / member.name}.token"
@@ -145,4 +198,7 @@ def announce(experiment: Any, options: argparse.Namespace, tokens: Path, port: i
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code of one server."""
     options = parse(sys.argv[1:] if arguments is None else arguments)
-    return guarded(lambda: execute(options), "interrupted; nothing is lost, go on with --resume and the run's folder")
+    return guarded(
+        lambda: execute(options),
+        "interrupted; nothing is lost, go on with --resume and the run's folder",
+    )

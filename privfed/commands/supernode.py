@@ -42,22 +42,74 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         epilog=EXAMPLES,
     )
     parser.hint = "see --help"
-    parser.add_argument("--superlink", required=True, metavar="HOST:PORT", help="where the SuperLink listens")
-    parser.add_argument("--root-certificates", required=True, type=Path, metavar="FILE", help="the authority it is trusted by")
-    parser.add_argument("--key", required=True, type=Path, metavar="FILE", help="this node's private key, registered there")
-    parser.add_argument("--user", required=True, metavar="ID", help="the name in the roster")
-    parser.add_argument("--token-file", type=Path, metavar="FILE", help="the secret that proves it (default: ID.token)")
-    data = parser.add_mutually_exclusive_group(required=True)
-    data.add_argument("--data", metavar="FILE", type=Path, help="CSV file with a header: your rows, numbers only")
-    data.add_argument("--simulate", action="store_true", help="no data of your own: the users the run's settings describe")
-    parser.add_argument("--target", default="target", metavar="COLUMN", help="the column to predict (default: target)")
     parser.add_argument(
-        "--test", type=float, default=0.2, metavar="SHARE", help="share of your rows that only judge (default 0.2)"
+        "--superlink", required=True, metavar="HOST:PORT", help="where the SuperLink listens"
     )
-    parser.add_argument("--state", type=Path, metavar="DIR", help="a folder, readable by you only, that keeps your head")
-    parser.add_argument("--port", type=int, default=0, help="local port of this node's own processes; 0 = a free one")
-    parser.add_argument("--patience", type=float, default=30.0, metavar="S", help="seconds to try to connect (default 30)")
-    parser.add_argument("--show", action="store_true", help="print the command instead of running it")
+    parser.add_argument(
+        "--root-certificates",
+        required=True,
+        type=Path,
+        metavar="FILE",
+        help="the authority it is trusted by",
+    )
+    parser.add_argument(
+        "--key",
+        required=True,
+        type=Path,
+        metavar="FILE",
+        help="this node's private key, registered there",
+    )
+    parser.add_argument("--user", required=True, metavar="ID", help="the name in the roster")
+    parser.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help="the secret that proves it (default: ID.token)",
+    )
+    data = parser.add_mutually_exclusive_group(required=True)
+    data.add_argument(
+        "--data", metavar="FILE", type=Path, help="CSV file with a header: your rows, numbers only"
+    )
+    data.add_argument(
+        "--simulate",
+        action="store_true",
+        help="no data of your own: the users the run's settings describe",
+    )
+    parser.add_argument(
+        "--target",
+        default="target",
+        metavar="COLUMN",
+        help="the column to predict (default: target)",
+    )
+    parser.add_argument(
+        "--test",
+        type=float,
+        default=0.2,
+        metavar="SHARE",
+        help="share of your rows that only judge (default 0.2)",
+    )
+    parser.add_argument(
+        "--state",
+        type=Path,
+        metavar="DIR",
+        help="a folder, readable by you only, that keeps your head",
+    )
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=0,
+        help="local port of this node's own processes; 0 = a free one",
+    )
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="seconds to try to connect (default 30)",
+    )
+    parser.add_argument(
+        "--show", action="store_true", help="print the command instead of running it"
+    )
     parser.add_argument("--version", action="version", version=f"privfed {__version__}")
     return parser.parse_args(arguments)
 
@@ -72,7 +124,11 @@ def command_of(options: argparse.Namespace) -> list[str]:
     if options.data is not None:
         if not options.data.exists():
             raise ConfigError(f"--data {options.data}: no such file")
-        node |= {"data": str(options.data.resolve()), "target": options.target, "test": options.test}
+        node |= {
+            "data": str(options.data.resolve()),
+            "target": options.target,
+            "test": options.test,
+        }
     if options.state is not None:
         node["state"] = str(options.state.resolve())
     identity_of(node)
@@ -100,7 +156,9 @@ def check_key(path: Path) -> None:
     except (ValueError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, EllipticCurvePrivateKey):
-        raise ConfigError(f'--key {path}: is not a private key as made by ssh-keygen -t ecdsa -b 384 -N "" -f FILE')
+        raise ConfigError(
+            f'--key {path}: is not a private key as made by ssh-keygen -t ecdsa -b 384 -N "" -f FILE'
+        )
 
 
 def check_server(options: argparse.Namespace) -> None:
@@ -108,11 +166,15 @@ def check_server(options: argparse.Namespace) -> None:
     from privfed.runtimes.grpc_transport import check_reachable, read_pem
 
     if not 0 <= options.patience < math.inf:
-        raise ConfigError.of("--patience", options.patience, "must be a number of seconds, at least 0")
+        raise ConfigError.of(
+            "--patience", options.patience, "must be a number of seconds, at least 0"
+        )
     roots, deadline = read_pem(options.root_certificates), time.monotonic() + options.patience
     while True:
         try:
-            return check_reachable(options.superlink, roots, timeout=max(1.0, min(10.0, options.patience)))
+            return check_reachable(
+                options.superlink, roots, timeout=max(1.0, min(10.0, options.patience))
+            )
         except ConnectionError as error:
             if time.monotonic() + 1.0 > deadline:
                 raise ConfigError(f"{error}; gave up after {options.patience:g} s") from error
@@ -124,8 +186,12 @@ def explain(output: str) -> PrivfedError:
     lines = [line.strip() for line in re.sub(r"\x1b\[\d+m", "", output).splitlines()]
     place = next((i for i, line in enumerate(lines) if "Exit Code:" in line), None)
     if place is None:
-        return PrivfedError(f"flower-supernode ended: {next((line for line in reversed(lines) if line), 'no message')}")
-    said = [line for line in lines[place + 1 : place + 4] if line and "Failed to initialize" not in line]
+        return PrivfedError(
+            f"flower-supernode ended: {next((line for line in reversed(lines) if line), 'no message')}"
+        )
+    said = [
+        line for line in lines[place + 1 : place + 4] if line and "Failed to initialize" not in line
+    ]
     if "Failed to activate" in " ".join(said):
         # Flower answers both cases with the same code.
         return ConfigError(

@@ -38,19 +38,29 @@ def compose(overrides: Sequence[str], config_dir: str | None = None) -> DictConf
         with initialize_config_dir(str(CONF), version_base="1.3"):
             chosen = _variant(overrides, extra, folders)
             # Arguments of somebody's own module, and bounds of columns, have names that no file knows.
-            free = ("model.module.", "data.bounds") if "data=table" in chosen or "model=module" in chosen else ()
-            chosen = [f"++{override}" if override.startswith(free) else override for override in chosen]
+            free = (
+                ("model.module.", "data.bounds")
+                if "data=table" in chosen or "model=module" in chosen
+                else ()
+            )
+            chosen = [
+                f"++{override}" if override.startswith(free) else override for override in chosen
+            ]
             cfg = hydra_compose("config", [*chosen, *extra])
         for key in REQUIRED:
             if key not in cfg.algo:
-                raise ConfigError(f"algo.{key}: missing in the algorithm's config, which needs {', '.join(REQUIRED)}")
+                raise ConfigError(
+                    f"algo.{key}: missing in the algorithm's config, which needs {', '.join(REQUIRED)}"
+                )
         _check_kind(cfg, folders)
         missing = [key for key in sorted(OmegaConf.missing_keys(cfg)) if key.startswith("model.")]
         if missing:
             raise ConfigError(f"{missing[0]}: has no value; the chosen model needs one")
         OmegaConf.resolve(cfg)
     except YAMLError as error:
-        raise ConfigError(f"--config-dir {config_dir}: not valid YAML: {' '.join(str(error).split())}") from error
+        raise ConfigError(
+            f"--config-dir {config_dir}: not valid YAML: {' '.join(str(error).split())}"
+        ) from error
     except (HydraException, OmegaConfBaseException) as error:
         raise _explain(error, overrides, extra) from error
     check_whole("seed", cfg.seed, least=0)
@@ -60,7 +70,15 @@ def compose(overrides: Sequence[str], config_dir: str | None = None) -> DictConf
 def kind_of(cfg: DictConfig) -> str:
     """What is learnt: a linear map (of a table's encoded rows), a network, or heads on public features."""
     model = cfg.model
-    return NETWORK if "module" in model else FEATURES if "pictures" in model else TABLE if "most_rows" in cfg.data else LINEAR
+    return (
+        NETWORK
+        if "module" in model
+        else FEATURES
+        if "pictures" in model
+        else TABLE
+        if "most_rows" in cfg.data
+        else LINEAR
+    )
 
 
 def _variant(overrides: Sequence[str], extra: Sequence[str], folders: Sequence[Path]) -> list[str]:
@@ -73,31 +91,46 @@ def _variant(overrides: Sequence[str], extra: Sequence[str], folders: Sequence[P
     exists = any((folder / "algo" / kind / f"{name}.yaml").exists() for folder in folders)
     if not exists or cfg.algo.get("kind", LINEAR) == kind:
         return list(overrides)
-    return [*(override for override in overrides if not override.startswith("algo=")), f"algo={kind}/{name}"]
+    return [
+        *(override for override in overrides if not override.startswith("algo=")),
+        f"algo={kind}/{name}",
+    ]
 
 
 def _check_kind(cfg: DictConfig, folders: Sequence[Path]) -> None:
     """An algorithm for linear maps does not take a network, nor the other way round; a network needs classes."""
     kind, needed = kind_of(cfg), cfg.algo.get("kind", LINEAR)
     if kind == TABLE != needed:
-        known = sorted({path.stem for folder in folders for path in (folder / "algo" / TABLE).glob("*.yaml")})
-        raise ConfigError.of("algo", cfg.algo.name, f"does not read tables; with data=table choose {' or '.join(known)}")
+        known = sorted(
+            {path.stem for folder in folders for path in (folder / "algo" / TABLE).glob("*.yaml")}
+        )
+        raise ConfigError.of(
+            "algo",
+            cfg.algo.name,
+            f"does not read tables; with data=table choose {' or '.join(known)}",
+        )
     if kind != needed:
         models = {
             LINEAR: "a linear map", NETWORK: "a network (model=mlp, lenet or module)", FEATURES: "model=features",
             TABLE: "data=table",
         }  # fmt: skip
-        raise ConfigError.of("algo", cfg.algo.name, f"works with {models[needed]}, not with {models[kind]}")
+        raise ConfigError.of(
+            "algo", cfg.algo.name, f"works with {models[needed]}, not with {models[kind]}"
+        )
     if kind in (NETWORK, FEATURES) and "classes" not in cfg.data:
         files = (path for folder in folders for path in sorted((folder / "data").glob("*.yaml")))
         images = [path.stem for path in files if "classes:" in path.read_text(encoding="utf-8")]
-        raise ConfigError(f"data: this model classifies pictures; choose data= one of {', '.join(images)}")
+        raise ConfigError(
+            f"data: this model classifies pictures; choose data= one of {', '.join(images)}"
+        )
 
 
 def recall(folder: Path, overrides: Sequence[str]) -> DictConfig:
     """The configuration of an interrupted run, exactly as it was."""
     if overrides:
-        raise ConfigError(f"{overrides[0]}: a resumed run keeps its settings; give none beside --resume")
+        raise ConfigError(
+            f"{overrides[0]}: a resumed run keeps its settings; give none beside --resume"
+        )
     if not (folder / "config.yaml").exists():
         raise ConfigError(f"--resume {folder}: there is no run in that folder")
     if (folder / "result.json").exists():
@@ -108,7 +141,9 @@ def recall(folder: Path, overrides: Sequence[str]) -> DictConfig:
 def finished(folder: Path, overrides: Sequence[str]) -> DictConfig:
     """The configuration of a complete run."""
     if overrides:
-        raise ConfigError(f"{overrides[0]}: a published run keeps its settings; give none beside --publish")
+        raise ConfigError(
+            f"{overrides[0]}: a published run keeps its settings; give none beside --publish"
+        )
     if not (folder / "result.json").exists():
         raise ConfigError(f"--publish {folder}: there is no complete run in that folder")
     return load(folder)
@@ -119,7 +154,9 @@ def load(folder: Path) -> DictConfig:
     try:
         cfg = OmegaConf.load(folder / "config.yaml")
     except (OSError, YAMLError, OmegaConfBaseException) as error:
-        raise ConfigError(f"{folder / 'config.yaml'}: cannot be read: {' '.join(str(error).split())}") from error
+        raise ConfigError(
+            f"{folder / 'config.yaml'}: cannot be read: {' '.join(str(error).split())}"
+        ) from error
     if not isinstance(cfg, DictConfig):
         raise ConfigError(f"{folder / 'config.yaml'}: is not a configuration")
     return cfg
@@ -134,7 +171,9 @@ def describe(group: str) -> Iterator[tuple[str, str]]:
     """Each choice of a group with the first comment of its file."""
     for name in options(group):
         lines = (CONF / group / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
-        comments = [line[2:] for line in lines if line.startswith("# ") and not line.startswith("# @")]
+        comments = [
+            line[2:] for line in lines if line.startswith("# ") and not line.startswith("# @")
+        ]
         yield name, comments[0] if comments else ""
 
 
@@ -165,7 +204,9 @@ def _check_overrides(overrides: Sequence[str], folders: Sequence[Path]) -> None:
     for override in overrides:
         key, separator, value = override.partition("=")
         if not separator or not key[:1].isalpha() or key.startswith("hydra"):
-            raise ConfigError(f"{override}: settings are written key=value, for example eps=1; see --help")
+            raise ConfigError(
+                f"{override}: settings are written key=value, for example eps=1; see --help"
+            )
         if key in GROUPS and value not in options(key, folders):
             raise ConfigError.of(key, value, nearest(value, options(key, folders)))
 
@@ -175,22 +216,30 @@ def _explain(error: Exception, overrides: Sequence[str], extra: Sequence[str]) -
     chosen = [o for o in overrides if o.partition("=")[0] in GROUPS]
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            known = list(flatten(OmegaConf.to_container(hydra_compose("config", [*chosen, *extra]))))
+            known = list(
+                flatten(OmegaConf.to_container(hydra_compose("config", [*chosen, *extra])))
+            )
     except HydraException:
         known = []
     for override in overrides:
         key = override.partition("=")[0]
         if known and key not in GROUPS and key not in known:
             close = [name for name in known if name.split(".")[-1] == key.split(".")[-1]]
-            hint = f"did you mean {close[0]!r}?" if close else nearest(key, known).split(" known:")[0]
+            hint = (
+                f"did you mean {close[0]!r}?" if close else nearest(key, known).split(" known:")[0]
+            )
             hint = "see --help for the keys" if hint.startswith("known:") else hint
             return ConfigError(f"{override}: there is no setting {key!r}; {hint}")
     if isinstance(error, InterpolationKeyError):
         missing = str(error).partition("'")[2].partition("'")[0]
-        return ConfigError(f"{missing}: there is no such setting, but the chosen groups need it; they do not fit together")
+        return ConfigError(
+            f"{missing}: there is no such setting, but the chosen groups need it; they do not fit together"
+        )
     for override in overrides:
         try:
             OverridesParser.create().parse_override(override)
         except HydraException:
-            return ConfigError(f"{override}: cannot be read; values with special characters need quotes, as in 'key=\"a, b\"'")
+            return ConfigError(
+                f"{override}: cannot be read; values with special characters need quotes, as in 'key=\"a, b\"'"
+            )
     return ConfigError("configuration: " + " ".join(str(error).split()))

@@ -83,7 +83,9 @@ class Cohort:
         with np.errstate(invalid="ignore", over="ignore"):
             # A sum of finite numbers may overflow, so only the users whose sum is suspicious are looked at closely.
             broken = ~np.isfinite(np.sum(self.X, axis=(1, 2)) + np.sum(self.y, axis=1))
-        broken[broken] = ~(np.isfinite(self.X[broken]).all(axis=(1, 2)) & np.isfinite(self.y[broken]).all(axis=1))
+        broken[broken] = ~(
+            np.isfinite(self.X[broken]).all(axis=(1, 2)) & np.isfinite(self.y[broken]).all(axis=1)
+        )
         if not broken.any():
             return self
         X, y = self.X.copy(), self.y.copy()
@@ -96,7 +98,11 @@ class Cohort:
         return replace(self, X=X, y=y)
 
     def blocks(
-        self, examples: slice = slice(None), users: Ids | None = None, bytes_each: int = BYTES, exact: bool = True
+        self,
+        examples: slice = slice(None),
+        users: Ids | None = None,
+        bytes_each: int = BYTES,
+        exact: bool = True,
     ) -> Iterator[Cohort]:
         """Users (all, or those at the given places) with some of their examples, so many that they fit a processor's cache.
 
@@ -104,7 +110,9 @@ class Cohort:
         """
         size = users_within(bytes_each, self.X[0].nbytes) if len(self) else 1
         for start in range(0, len(self) if users is None else len(users), size):
-            block = self[slice(start, start + size) if users is None else users[start : start + size]]
+            block = self[
+                slice(start, start + size) if users is None else users[start : start + size]
+            ]
             block = replace(block, X=block.X[:, examples], y=block.y[:, examples])
             yield block.exact() if exact else block
 

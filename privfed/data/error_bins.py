@@ -19,7 +19,9 @@ class Scale:
     def count(self, errors: Array) -> Array:
         """Errors (B,) -> counts (len(edges) - 1,)."""
         low, high = self.edges[0], self.edges[-1]
-        places = np.log10(np.clip(errors, 10**low, 10**high)) if self.log else np.clip(errors, low, high)
+        places = (
+            np.log10(np.clip(errors, 10**low, 10**high)) if self.log else np.clip(errors, low, high)
+        )
         return np.histogram(places, self.edges)[0].astype(np.float64)
 
 

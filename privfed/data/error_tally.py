@@ -25,7 +25,13 @@ class Tally:
         self.sums: dict[str, float] = {}
         self.counts: dict[str, Any] = {}
 
-    def add(self, errors: Mapping[str, Array], scale: Scale, weights: NDArray[np.int64] | None, rows: int) -> None:
+    def add(
+        self,
+        errors: Mapping[str, Array],
+        scale: Scale,
+        weights: NDArray[np.int64] | None,
+        rows: int,
+    ) -> None:
         """Some users with so many rows each; who is not judged by any row does not count."""
         told = np.ones(len(errors["own"]), dtype=np.int64) if weights is None else weights
         for name, values in errors.items():
@@ -42,7 +48,12 @@ class Tally:
             self._count("histogram_gain", RATIOS.count(gains))
             place = int(np.searchsorted(SIZES, rows, side="right")) - 1
             table = np.zeros((len(SIZES), 4))
-            table[place] = len(own), float(np.sum(alone > own)), float(np.sum(own)), float(np.sum(alone))
+            table[place] = (
+                len(own),
+                float(np.sum(alone > own)),
+                float(np.sum(own)),
+                float(np.sum(alone)),
+            )
             self._count("by_size", table.ravel())
 
     def _sum(self, name: str, value: float) -> None:

@@ -20,9 +20,20 @@ class Remote:
     personal = True
     scale, floor = LOGARITHMIC, 0.0
 
-    def __init__(self, n: int | None, d: int | None, k: int, m: int, error: str, columns: list[str] | None, seed: int) -> None:
+    def __init__(
+        self,
+        n: int | None,
+        d: int | None,
+        k: int,
+        m: int,
+        error: str,
+        columns: list[str] | None,
+        seed: int,
+    ) -> None:
         if n is None:
-            raise ConfigError("data=remote: data stay with their users; start privfed server with a roster")
+            raise ConfigError(
+                "data=remote: data stay with their users; start privfed server with a roster"
+            )
         if d is None:
             raise ConfigError("data.d: say how many features a user has, as in data.d=5")
         for key, value in (("data.n", n), ("data.d", d), ("data.k", k), ("data.m", m)):
@@ -31,7 +42,9 @@ class Remote:
         if error not in ERRORS:
             raise ConfigError.of("data.error", error, f"must be one of {', '.join(ERRORS)}")
         if columns is not None and len(columns) != d:
-            raise ConfigError.of("data.columns", columns, f"names {len(columns)} features, but data.d={d}")
+            raise ConfigError.of(
+                "data.columns", columns, f"names {len(columns)} features, but data.d={d}"
+            )
         self.n, self.d, self.k, self.m, self.error, self.columns = n, d, k, m, error, columns
 
     def cohort(self, first: int, last: int) -> Cohort:

@@ -46,9 +46,21 @@ def restore(folder: Path, strategy: Any) -> list[dict[str, Any]]:
     ledger, rows, releases, chain = strategy.federation.gate.ledger, [], 0, ""
     if (folder / FILE).exists():
         known, arrays = read(folder)
-        strategy.shared = [arrays[f"shared_{i}"] for i in range(sum(name.startswith("shared_") for name in arrays))]
-        strategy.recall({name.removeprefix("memory_"): array for name, array in arrays.items() if name.startswith("memory_")})
-        strategy.done, strategy.started, strategy.clips = known["done"], known["started"], known["clips"]
+        strategy.shared = [
+            arrays[f"shared_{i}"] for i in range(sum(name.startswith("shared_") for name in arrays))
+        ]
+        strategy.recall(
+            {
+                name.removeprefix("memory_"): array
+                for name, array in arrays.items()
+                if name.startswith("memory_")
+            }
+        )
+        strategy.done, strategy.started, strategy.clips = (
+            known["done"],
+            known["started"],
+            known["clips"],
+        )
         if strategy.init is not None:
             strategy.init.notes = tuple(known["notes"])
         rows, releases, chain = known["rows"], known["releases"], known["chain"]
@@ -57,7 +69,9 @@ def restore(folder: Path, strategy: Any) -> list[dict[str, Any]]:
         ledger.expect(unknown)
     elif unknown:
         paid = {(release.name, release.round) for release in unknown}
-        while strategy.done < len(strategy.plan) and paid & released_in(strategy, strategy.plan[strategy.done]):
+        while strategy.done < len(strategy.plan) and paid & released_in(
+            strategy, strategy.plan[strategy.done]
+        ):
             rows.append(_give_up(strategy))
         if strategy.done == len(strategy.plan) and not strategy.shared:
             raise BudgetError("every step was paid for, and all results are lost; start a new run")
@@ -71,7 +85,9 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             arrays = dict(file)
         return json.loads(arrays.pop("facts").tobytes()), arrays
     except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
-        raise ConfigError(f"{folder / FILE}: cannot be read ({error}); the run cannot be resumed") from error
+        raise ConfigError(
+            f"{folder / FILE}: cannot be read ({error}); the run cannot be resumed"
+        ) from error
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
@@ -96,4 +112,8 @@ def _give_up(strategy: Any) -> dict[str, Any]:
     strategy.done += 1
     users = sum(strategy.federation.asked(strategy.groups, step.group).values())
     row = {"step": strategy.done, "task": step.task, "round": step.round, "users": users}
-    return row | {"epsilon": strategy.federation.gate.ledger.epsilon, "missing_users": users, "seconds": 0.0}
+    return row | {
+        "epsilon": strategy.federation.gate.ledger.epsilon,
+        "missing_users": users,
+        "seconds": 0.0,
+    }

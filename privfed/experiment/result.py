@@ -39,8 +39,18 @@ class Outcome:
 @cache
 def versions() -> dict[str, str]:
     """Of Python and the packages that decide what a run computes."""
-    packages = ("flwr", "numpy", "scipy", "hydra-core", *(("torch",) if "torch" in sys.modules else ()))
-    return {"python": python_version(), "privfed": __version__, **{name: version(name) for name in packages}}
+    packages = (
+        "flwr",
+        "numpy",
+        "scipy",
+        "hydra-core",
+        *(("torch",) if "torch" in sys.modules else ()),
+    )
+    return {
+        "python": python_version(),
+        "privfed": __version__,
+        **{name: version(name) for name in packages},
+    }
 
 
 def peak_rss_mb() -> float:

@@ -58,7 +58,9 @@ def check(overrides: Sequence[str], config_dir: str | None) -> str:
 
     cfg = compose(overrides, config_dir)
     if cfg.runtime.name == "ray":
-        raise ConfigError.of("runtime", "ray", "takes all cores for one run already; make these runs one by one")
+        raise ConfigError.of(
+            "runtime", "ray", "takes all cores for one run already; make these runs one by one"
+        )
     loggers.chosen(cfg)
     experiment = Experiment(cfg)
     if "threads" in cfg.runtime:
@@ -73,13 +75,21 @@ def perform(folder: Path, resume: bool) -> Any:
     from privfed.experiment.wiring import Experiment
 
     with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")  # the most memory held so far is forgotten: that was another run's
+        Path("/proc/self/clear_refs").write_text(
+            "5"
+        )  # the most memory held so far is forgotten: that was another run's
     cfg = load(folder)
     carry_out(Experiment(cfg), folder, resume)
     return read_json(folder / "result.json")
 
 
-def execute(overrides: Sequence[str], config_dir: str | None, jobs: int | None, resumed: Path | None, quiet: bool) -> None:
+def execute(
+    overrides: Sequence[str],
+    config_dir: str | None,
+    jobs: int | None,
+    resumed: Path | None,
+    quiet: bool,
+) -> None:
     """Check all combinations, then run those that are not done yet, and sum up."""
     # One process more than cores: while one waits for its ledger to be on the disk, another computes.
     jobs = len(os.sched_getaffinity(0)) + 1 if jobs is None else check_whole("--jobs", jobs)
@@ -110,10 +120,14 @@ def _check_all(pool: Pool, lines: Sequence[list[str]], config_dir: str | None) -
         for (_, line, _), answer in pool.map(deque(("check", line, config_dir) for line in lines)):
             answers[tuple(line)] = answer
             if isinstance(answer, Lost):
-                raise PrivfedError(f"{' '.join(line)}: {answer} while the settings were checked; nothing was started")
+                raise PrivfedError(
+                    f"{' '.join(line)}: {answer} while the settings were checked; nothing was started"
+                )
             if isinstance(answer, Failed):
                 kinds = {error.exit_code: error for error in (ConfigError, BudgetError)}
-                raise kinds.get(answer.exit_code, PrivfedError)(f"{answer.message} (nothing was started)")
+                raise kinds.get(answer.exit_code, PrivfedError)(
+                    f"{answer.message} (nothing was started)"
+                )
     except KeyboardInterrupt as error:
         raise PrivfedError("interrupted; nothing was started") from error
     return [answers[tuple(line)] for line in lines]
@@ -126,7 +140,9 @@ def _prepare(overrides: Sequence[str], choices: Sequence[Choice], texts: Sequenc
     out = OmegaConf.create(texts[0]).out
     traces = (SWEEP, "result.json", "ledger.jsonl", "*/ledger.jsonl")
     if out is not None and any(any(Path(out).glob(trace)) for trace in traces):
-        raise ConfigError.of("out", out, "already holds runs; go on with --resume, or choose another folder")
+        raise ConfigError.of(
+            "out", out, "already holds runs; go on with --resume, or choose another folder"
+        )
     folder = prepare_folder(out, "multi")
     runs = names_of(choices)
     for name, text in zip(runs, texts, strict=True):
@@ -142,7 +158,9 @@ def _prepare(overrides: Sequence[str], choices: Sequence[Choice], texts: Sequenc
 def _run_all(pool: Pool, folder: Path, names: Sequence[str], quiet: bool) -> None:
     """Every run that has no result yet, then the summary of all."""
     done = {name for name in names if (folder / name / "result.json").exists()}
-    waiting = deque(("run", str(folder / name), _begun(folder / name)) for name in names if name not in done)
+    waiting = deque(
+        ("run", str(folder / name), _begun(folder / name)) for name in names if name not in done
+    )
     failed: dict[str, str] = {}
     lost: set[str] = set()
     with SweepProgress(len(names), len(done), folder, quiet) as progress:
@@ -167,7 +185,9 @@ def _run_all(pool: Pool, folder: Path, names: Sequence[str], quiet: bool) -> Non
     if done:
         sum_up(folder, quiet)
     if failed:
-        raise PrivfedError(f"{len(failed)} of {len(names)} runs failed; try them again with --resume {folder}")
+        raise PrivfedError(
+            f"{len(failed)} of {len(names)} runs failed; try them again with --resume {folder}"
+        )
 
 
 def _begun(folder: Path) -> bool:
@@ -177,7 +197,11 @@ def _begun(folder: Path) -> bool:
 
 def sum_up(folder: Path, quiet: bool) -> None:
     """summary.csv and report.html of the runs that are done, and a table of them."""
-    from privfed.report.comparison_page import SEVERAL, add_up, comparison_page  # takes a while to import
+    from privfed.report.comparison_page import (
+        SEVERAL,
+        add_up,
+        comparison_page,
+    )  # takes a while to import
 
     runs = find([folder])
     settings = settings_of(runs)
@@ -190,14 +214,27 @@ def sum_up(folder: Path, quiet: bool) -> None:
     console = PatientConsole(highlight=False)
     if add_up(runs):
         console.print(SEVERAL)
-    console.print(f"written to {folder}: summary.csv, report.html, and a folder a run", soft_wrap=True)
+    console.print(
+        f"written to {folder}: summary.csv, report.html, and a folder a run", soft_wrap=True
+    )
 
 
 def summary(settings: Sequence[Setting]) -> str:
     """One line a setting: what it is, its error over the seeds, and what its runs spent."""
     table = io.StringIO()
     keys = list(settings[0].line | settings[0].budget)
-    head = [*keys, "runs", "metric", "error_mean", "error_std", "epsilon", "delta", "neighbouring", "guarantee", "seconds"]
+    head = [
+        *keys,
+        "runs",
+        "metric",
+        "error_mean",
+        "error_std",
+        "epsilon",
+        "delta",
+        "neighbouring",
+        "guarantee",
+        "seconds",
+    ]
     writer = csv.writer(table, lineterminator="\n")
     writer.writerow(head)
     for s in settings:

@@ -28,7 +28,9 @@ def combinations(overrides: Sequence[str]) -> list[tuple[Choice, list[str]]]:
             continue  # composing will say what is wrong with it
         key = str(parsed.key_or_group)
         if values and key == "out":
-            raise ConfigError(f"{override}: a sweep has one folder, with a folder of its own for every run in it")
+            raise ConfigError(
+                f"{override}: a sweep has one folder, with a folder of its own for every run in it"
+            )
         if len(set(values)) < len(values):
             raise ConfigError(f"{override}: the same value twice would be the same run twice")
         if values:
@@ -46,7 +48,11 @@ def names_of(choices: Sequence[Choice]) -> dict[str, Choice]:
     named: dict[str, Choice] = {}
     for i, choice in enumerate(choices):
         text = ",".join(f"{key}={value}" for key, value in choice.items()) or "run"
-        name = "".join(letter for letter in text.replace("/", "-") if letter.isprintable() and letter not in "\"'\\")
+        name = "".join(
+            letter
+            for letter in text.replace("/", "-")
+            if letter.isprintable() and letter not in "\"'\\"
+        )
         if len(name) > LONGEST or name in named:
             name = f"{name[:LONGEST]}...{i}"
         named[name] = choice

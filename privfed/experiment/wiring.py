@@ -13,10 +13,11 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from privfed.config.composition import CONF, LINEAR, TABLE, kind_of
+from privfed.config.instantiation import build
 from privfed.data.cohort import Cohort
 from privfed.experiment import checkpoint
 from privfed.experiment.result import Outcome, peak_rss_mb, versions
-from privfed.federation.client_factory import NodeFactory, build
+from privfed.federation.client_factory import NodeFactory
 from privfed.federation.federation import Federation, PrivacySettings
 from privfed.federation.roster import Roster
 from privfed.federation.user_state import PRIVATE, keep_fingerprint
@@ -26,7 +27,13 @@ from privfed.privacy.gate import NoiseGate
 from privfed.privacy.ledger import Budget, Ledger
 from privfed.privacy.noise import noise_source
 
-RIVALS = {"own": "", "alone": "standalone", "oracle": "oracle", "random": "random", "offset": "offset"}
+RIVALS = {
+    "own": "",
+    "alone": "standalone",
+    "oracle": "oracle",
+    "random": "random",
+    "offset": "offset",
+}
 """Predictors that are judged at the end, and what their errors are called in the result."""
 
 
@@ -42,22 +49,31 @@ class Experiment:
         self.rows: list[dict[str, Any]] = []
         self.started = time.perf_counter()
         self.budget = Budget(cfg.eps, cfg.delta, cfg.neighbouring)
-        self.runtime = build(cfg.runtime)()
+        self.runtime = build(cfg.runtime, "runtime")()
         self.factory = NodeFactory.of(cfg)
         if source is not None:
             self.factory.__dict__["source"] = source
         self.data = self.factory.source
         k = dimension(cfg, self.data.d)
-        self.roster = roster or Roster.of_simulated(self.data.n, self.runtime.nodes_for(self.data.n))
+        self.roster = roster or Roster.of_simulated(
+            self.data.n, self.runtime.nodes_for(self.data.n)
+        )
         self.nodes = self.roster.nodes
         if self.roster.users != self.data.n:
-            raise ConfigError.of("data.n", self.data.n, f"but {self.roster.users} users are registered")
+            raise ConfigError.of(
+                "data.n", self.data.n, f"but {self.roster.users} users are registered"
+            )
         self.simulated = self.data.simulated and self.roster.simulated
         """No real user takes part: errors may be told, and noise may be repeatable."""
         if not self.simulated and math.isinf(self.budget.epsilon):
-            raise ConfigError.of("eps", "inf", "releases real users' sums without noise; it is for simulations only")
+            raise ConfigError.of(
+                "eps", "inf", "releases real users' sums without noise; it is for simulations only"
+            )
         privacy = {key: value for key, value in cfg.privacy.items() if key != "noise"}
-        settings, source = PrivacySettings(**privacy), noise_source(cfg.privacy.noise, cfg.seed, self.simulated)
+        settings, source = (
+            PrivacySettings(**privacy),
+            noise_source(cfg.privacy.noise, cfg.seed, self.simulated),
+        )
         self.ledger = Ledger(self.budget)
         self.federation = Federation(
             nodes=self.nodes,
@@ -66,7 +82,7 @@ class Experiment:
             seed=cfg.seed,
             gate=NoiseGate(self.ledger, source),
             privacy=settings,
-            init=build(cfg.init.strategy)(),
+            init=build(cfg.init.strategy, "init")(),
             error=self.data.error,
             personal=self.simulated and self.data.personal,
             publish=not self.simulated,
@@ -74,8 +90,12 @@ class Experiment:
             U_star=getattr(self.data, "U_star", None) if self.simulated else None,
             **self.runtime.patience,
         )
-        self.strategy = build(cfg.algo.strategy)(federation=self.federation)
-        nobody = self.data.empty() if hasattr(self.data, "empty") else Cohort.empty(self.data.m, self.data.d)
+        self.strategy = build(cfg.algo.strategy, "algo")(federation=self.federation)
+        nobody = (
+            self.data.empty()
+            if hasattr(self.data, "empty")
+            else Cohort.empty(self.data.m, self.data.d)
+        )
         trial = self.factory.serving(nobody)  # settings are checked before anything is written
         self.remembers = trial.memory is not None
         """Whether users keep something from round to round."""
@@ -126,10 +146,25 @@ class Experiment:
             if name.startswith("histogram_")
         }
         scale = self.data.scale if histograms else None
-        split = self.data.describe_split() if self.simulated and hasattr(self.data, "describe_split") else None
-        by_size = self.strategy.sums["by_size"].reshape(-1, 4) if "by_size" in self.strategy.sums else None
+        split = (
+            self.data.describe_split()
+            if self.simulated and hasattr(self.data, "describe_split")
+            else None
+        )
+        by_size = (
+            self.strategy.sums["by_size"].reshape(-1, 4)
+            if "by_size" in self.strategy.sums
+            else None
+        )
         return Outcome(
-            self.result(self._metrics()), self._model(), self.rows, histograms, scale, split, by_size, self.federation.schema
+            self.result(self._metrics()),
+            self._model(),
+            self.rows,
+            histograms,
+            scale,
+            split,
+            by_size,
+            self.federation.schema,
         )
 
     def _validation(self) -> Callable[[list[Array]], dict[str, float]]:
@@ -158,13 +193,26 @@ class Experiment:
     def result(self, metrics: dict[str, float]) -> dict[str, Any]:
         """What result.json says of the steps taken so far, with these metrics."""
         cfg, n = self.cfg, self.data.n
-        rounds = [row for row in self.rows if row["task"] == self.strategy.task and row["round"] > 0]
+        rounds = [
+            row for row in self.rows if row["task"] == self.strategy.task and row["round"] > 0
+        ]
         rounds_s = sum(row["seconds"] for row in rounds)
-        guarantee = "none" if math.isinf(self.ledger.epsilon) else self.strategy.guarantee or cfg.algo.guarantee
+        guarantee = (
+            "none"
+            if math.isinf(self.ledger.epsilon)
+            else self.strategy.guarantee or cfg.algo.guarantee
+        )
         notes = [*self.strategy.notes, *getattr(self.data, "notes", []), *self._absences()]
         # Without a guarantee no number may look like one, whatever the ledger holds.
-        relations = self.strategy.neighbourings if guarantee in ("none", "worst-case") else (self.budget.neighbouring,)
-        cost = {name: math.inf if guarantee == "none" else self.ledger.epsilon_under(name) for name in relations}
+        relations = (
+            self.strategy.neighbourings
+            if guarantee in ("none", "worst-case")
+            else (self.budget.neighbouring,)
+        )
+        cost = {
+            name: math.inf if guarantee == "none" else self.ledger.epsilon_under(name)
+            for name in relations
+        }
         return {
             "algo": cfg.algo.name,
             "runtime": self.runtime.name,
@@ -190,7 +238,11 @@ class Experiment:
                 "total_s": self._told(time.perf_counter() - self.started),
                 "setup_s": self._told(self.federation.ready - self.started),
                 "rounds_s": rounds_s,
-                **({"user_rounds_per_s": sum(row["users"] for row in rounds) / rounds_s} if rounds and self.simulated else {}),
+                **(
+                    {"user_rounds_per_s": sum(row["users"] for row in rounds) / rounds_s}
+                    if rounds and self.simulated
+                    else {}
+                ),
             },
             "peak_rss_mb": self._told_memory(peak_rss_mb()),
             "versions": versions(),
@@ -199,7 +251,11 @@ class Experiment:
     def _judged(self) -> dict[str, Any]:
         """How many held-out rows of how many users the metrics are means over, where rows judge."""
         sums = self.strategy.sums
-        return {"judged": {"rows": int(sums["judged"]), "users": int(sums["judged_users"])}} if "judged" in sums else {}
+        return (
+            {"judged": {"rows": int(sums["judged"]), "users": int(sums["judged_users"])}}
+            if "judged" in sums
+            else {}
+        )
 
     def _told(self, seconds: float) -> float:
         """A time as it is written down: how long real users' data take is not to be read off, so whole seconds for them."""
@@ -227,7 +283,9 @@ class Experiment:
         sums = self.strategy.sums
         if sums:
             name, floor = self.data.error, self.data.floor
-            mean = {key: sums[key] / sums.get("judged", sums["users"]) for key in RIVALS if key in sums}
+            mean = {
+                key: sums[key] / sums.get("judged", sums["users"]) for key in RIVALS if key in sums
+            }
             metrics = {name: mean["own"] + floor}
             if "oracle" in mean:
                 metrics["excess"] = mean["own"] - mean["oracle"]
@@ -241,7 +299,10 @@ class Experiment:
     def _rival(self, name: str) -> dict[str, float]:
         """Errors of what personal models are compared with, trained on the same rows with the whole budget; nothing is kept."""
         cfg = self.cfg.copy()
-        cfg.algo, cfg.runtime = cfg.algo.rivals[name], OmegaConf.load(CONF / "runtime" / "inprocess.yaml")
+        cfg.algo, cfg.runtime = (
+            cfg.algo.rivals[name],
+            OmegaConf.load(CONF / "runtime" / "inprocess.yaml"),
+        )
         metrics = Experiment(cfg, source=self.data).run().result["metrics"]
         error = self.data.error
         return {f"{error}_{name}": metrics[error]} | {
@@ -250,7 +311,11 @@ class Experiment:
 
     def _model(self) -> dict[str, Array]:
         """The published model by name; empty before there is one."""
-        return dict(zip(self.strategy.names, self.strategy.shared, strict=False)) if self.strategy.started else {}
+        return (
+            dict(zip(self.strategy.names, self.strategy.shared, strict=False))
+            if self.strategy.started
+            else {}
+        )
 
 
 def dimension(cfg: DictConfig, d: int) -> int:

@@ -13,7 +13,13 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, NoReturn
 
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMBA_NUM_THREADS")
+THREADS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMBA_NUM_THREADS",
+)
 PATIENCE = 10.0
 """Seconds a process has to end its run when it is asked to."""
 
@@ -26,7 +32,11 @@ class Lost:
 
     def __str__(self) -> str:
         code = self.exit_code or 0
-        return f"its process was killed (signal {-code})" if code < 0 else f"its process ended (exit code {code})"
+        return (
+            f"its process was killed (signal {-code})"
+            if code < 0
+            else f"its process ended (exit code {code})"
+        )
 
 
 @dataclass

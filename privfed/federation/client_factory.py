@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hydra.errors import InstantiationException
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from privfed.config.instantiation import Settings, build
 from privfed.data.cohort import Cohort
-from privfed.foundation.errors import ConfigError
 from privfed.kernels.gradients import prepare
-
-Settings = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -35,14 +29,15 @@ class NodeFactory:
     def of(cls, cfg: DictConfig) -> NodeFactory:
         """What nodes need to know of a configuration."""
         client, init, data = (
-            OmegaConf.to_container(part) if part else None for part in (cfg.algo.client, cfg.init.client, cfg.data)
+            OmegaConf.to_container(part) if part else None
+            for part in (cfg.algo.client, cfg.init.client, cfg.data)
         )
         return cls(client, init, data, cfg.seed)  # type: ignore[arg-type]
 
     @cached_property
     def source(self) -> Any:
         """Where the users' data come from."""
-        return build(self.data)(seed=self.seed)
+        return build(self.data, "data")(seed=self.seed)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return NodeFactory, (self.client, self.init, self.data, self.seed, self.private)
@@ -62,7 +57,11 @@ class NodeFactory:
         return client
 
     def welcome(
-        self, users: range, about: str = "the federation", published: bool = False, simulated: bool = False
+        self,
+        users: range,
+        about: str = "the federation",
+        published: bool = False,
+        simulated: bool = False,
     ) -> dict[str, Any]:
         """What a node in another process makes its client from: settings, and the public numbers of its users.
 
@@ -85,29 +84,5 @@ class NodeFactory:
 
     def serving(self, cohort: Cohort) -> Any:
         """A client for these users."""
-        init = None if self.init is None else build(self.init)()
-        return build(self.client)(cohort=cohort, init=init)
-
-
-def build(node: Settings | DictConfig) -> Callable[..., Any]:
-    """The constructor named by `_target_` with the configured arguments; what does not fit is a ConfigError."""
-    target = node.get("_target_")
-    try:
-        factory = instantiate(node, _partial_=True)
-    except InstantiationException as error:
-        if isinstance(error.__cause__, ConfigError):  # a part of it said what is wrong with its own settings
-            raise error.__cause__ from error
-        if "No module named 'torch'" in f"{error} {error.__cause__}":
-            raise ConfigError(f"{target}: needs PyTorch; install it with pip install 'privfed[networks]'") from error
-        raise ConfigError(f"{target}: cannot be made: {' '.join(str(error.__cause__ or error).split())}") from error
-    if not callable(factory):
-        raise ConfigError(f"{dict(node)}: has no _target_ to say what to make")
-
-    def make(**more: Any) -> Any:
-        try:
-            inspect.signature(factory.func).bind(**factory.keywords, **more)
-        except TypeError as error:
-            raise ConfigError(f"{target}: its settings do not fit: {error}") from error
-        return factory(**more)
-
-    return make
+        init = None if self.init is None else build(self.init, "init")()
+        return build(self.client, "algo")(cohort=cohort, init=init)

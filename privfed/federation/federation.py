@@ -98,5 +98,8 @@ class Federation:
     @lru_cache(maxsize=1)  # noqa: B019  one federation a run
     def _by_group(self, groups: int) -> dict[str, list[int]]:
         n = self.n
-        members = {cid: groups_of(np.asarray(users, dtype=np.int64), n, groups, self.seed) for cid, users in self.nodes.items()}
+        members = {
+            cid: groups_of(np.asarray(users, dtype=np.int64), n, groups, self.seed)
+            for cid, users in self.nodes.items()
+        }
         return {cid: np.bincount(mine, minlength=groups).tolist() for cid, mine in members.items()}

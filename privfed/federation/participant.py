@@ -57,17 +57,25 @@ class OwnRows:
     target: str
     test: float
 
-    def read(self, name: str, users: int | None, settings: Mapping[str, Any]) -> dict[str, tuple[Array, Array]]:
+    def read(
+        self, name: str, users: int | None, settings: Mapping[str, Any]
+    ) -> dict[str, tuple[Array, Array]]:
         """X (m, d) and y (m,) of each user, checked against what the server expects. name: the node's, and its only user's."""
         alone = users == 1 or (users is None and not has_users(self.path))
         rows = read_rows(self.path, self.target, settings["columns"], name if alone else None)
         for user, (X, _) in rows.items():
             if X.shape[1] != settings["d"]:
-                raise ConfigError(f"{self.path}: has {X.shape[1]} feature columns, the federation has {settings['d']}")
+                raise ConfigError(
+                    f"{self.path}: has {X.shape[1]} feature columns, the federation has {settings['d']}"
+                )
             if len(X) != len(next(iter(rows.values()))[0]):
-                raise ConfigError(f"{self.path}: user {user!r} has {len(X)} rows, others have not; give all the same number")
+                raise ConfigError(
+                    f"{self.path}: user {user!r} has {len(X)} rows, others have not; give all the same number"
+                )
         if users is not None and len(rows) != users:
-            raise ConfigError(f"{self.path}: has rows of {len(rows)} user(s), but {users} are registered for {name}")
+            raise ConfigError(
+                f"{self.path}: has rows of {len(rows)} user(s), but {users} are registered for {name}"
+            )
         return rows
 
 
@@ -92,7 +100,13 @@ class Participant:
         folders: tuple[Path, ...] = (CONF,),
         say: Callable[[str], None] = print,
     ) -> None:
-        self.identity, self.rows, self.state, self.folders, self.say = identity, rows, state, folders, say
+        self.identity, self.rows, self.state, self.folders, self.say = (
+            identity,
+            rows,
+            state,
+            folders,
+            say,
+        )
         self.client: Any = None
         self.held_out: tuple[Array, Array] | None = None
         self.finished, self.questions = False, 0
@@ -103,8 +117,14 @@ class Participant:
         self.questions += 1
         kind = message.WhichOneof("msg")
         if kind == "get_properties_ins":
-            properties = self.properties(serde.get_properties_ins_from_proto(message.get_properties_ins).config)
-            return ClientMessage(get_properties_res=serde.get_properties_res_to_proto(GetPropertiesRes(OK, properties)))
+            properties = self.properties(
+                serde.get_properties_ins_from_proto(message.get_properties_ins).config
+            )
+            return ClientMessage(
+                get_properties_res=serde.get_properties_res_to_proto(
+                    GetPropertiesRes(OK, properties)
+                )
+            )
         if kind == "fit_ins" and self.client is not None:
             fitted = self.client.to_client().fit(serde.fit_ins_from_proto(message.fit_ins))
             return ClientMessage(fit_res=serde.fit_res_to_proto(fitted))
@@ -126,8 +146,14 @@ class Participant:
         name, challenge = self.identity.name, question.get("hello")
         if not isinstance(challenge, bytes) or question.get("version") != __version__:
             theirs = str(question.get("version"))[:20]
-            raise ConfigError(f"the server runs privfed {theirs}, this client {__version__}; install the same version")
-        return {"node": name, "proof": prove(self.identity.token, name, challenge), "version": __version__}
+            raise ConfigError(
+                f"the server runs privfed {theirs}, this client {__version__}; install the same version"
+            )
+        return {
+            "node": name,
+            "proof": prove(self.identity.token, name, challenge),
+            "version": __version__,
+        }
 
     def welcome(self, text: str) -> None:
         """Make the client; again only when the settings have changed, as data may have taken long to make."""
@@ -137,13 +163,17 @@ class Participant:
         known = set(targets_in_files(self.folders))
         for target in targets(settings):
             if target not in known:
-                raise ConfigError(f"the server asks for {target}, which no configuration file of this machine names")
+                raise ConfigError(
+                    f"the server asks for {target}, which no configuration file of this machine names"
+                )
         if self.rows is not None and settings["simulated"]:
             raise ConfigError(
                 f"the server takes {self.identity.name} for a simulated user: its noise may be known to everybody, and would "
                 "not protect your data; nothing was sent. It has to register you as a real user (privfed roster)"
             )
-        factory = NodeFactory(settings["client"], settings["init"], settings["data"], settings["seed"])
+        factory = NodeFactory(
+            settings["client"], settings["init"], settings["data"], settings["seed"]
+        )
         first, last = settings["users"]
         names: dict[int, str] = {}
         if self.rows is None:
@@ -163,9 +193,21 @@ class Participant:
             if self.client.memory is not None:
                 self.client.memory.keep_in(self.state, "rounds")
         self._settings, self._error = text, settings["error"]
-        who = f"{last - first:,} simulated user(s)" if self.rows is None else f"{len(names):,} user(s)"
-        did = f"got the model published by {settings['about']}" if settings["published"] else f"joined {settings['about']}"
-        rows = f" and {self.client.cohort.shape[1]} rows each" if hasattr(self.client.cohort, "shape") else ""
+        who = (
+            f"{last - first:,} simulated user(s)"
+            if self.rows is None
+            else f"{len(names):,} user(s)"
+        )
+        did = (
+            f"got the model published by {settings['about']}"
+            if settings["published"]
+            else f"joined {settings['about']}"
+        )
+        rows = (
+            f" and {self.client.cohort.shape[1]} rows each"
+            if hasattr(self.client.cohort, "shape")
+            else ""
+        )
         self.say(f"{self.identity.name}: {did}, with {who}{rows}")
 
     def _own_cohort(self, users: list[tuple[Array, Array]], first: int) -> Cohort:
@@ -188,7 +230,9 @@ class Participant:
 
     def _judge(self, shared: NDArrays, X: Array, y: Array) -> None:
         """Errors on held-out rows X (users, t, d), y (users, t)."""
-        W = np.concatenate([self.client.weights(block, shared) for block in self.client.cohort.blocks()])
+        W = np.concatenate(
+            [self.client.weights(block, shared) for block in self.client.cohort.blocks()]
+        )
         predicted = np.matmul(X, W[:, :, None])[..., 0]
         labels = self._error == "risk"
         error = np.mean(predicted * y <= 0 if labels else (predicted - y) ** 2)
@@ -203,7 +247,9 @@ def targets(settings: Any) -> Iterator[str]:
             if key == "_target_":
                 yield str(value)
             elif key.startswith("_"):
-                raise ConfigError(f"the server sent the setting {key!r}, which a client does not take")
+                raise ConfigError(
+                    f"the server sent the setting {key!r}, which a client does not take"
+                )
             else:
                 yield from targets(value)
     elif isinstance(settings, list):

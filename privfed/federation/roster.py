@@ -31,9 +31,13 @@ class Member:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
-            raise ConfigError(f"roster: {self.name!r} cannot be a node's name; use up to 100 letters, digits and . _ - @ +")
+            raise ConfigError(
+                f"roster: {self.name!r} cannot be a node's name; use up to 100 letters, digits and . _ - @ +"
+            )
         if isinstance(self.users, bool) or not isinstance(self.users, int) or self.users < 1:
-            raise ConfigError(f"roster: {self.name} must stand for at least one user, not {self.users!r}")
+            raise ConfigError(
+                f"roster: {self.name} must stand for at least one user, not {self.users!r}"
+            )
         if not isinstance(self.token, str) or len(self.token) < TOKEN_BYTES:
             raise ConfigError(f"roster: the token of {self.name} is missing or too short")
 
@@ -52,7 +56,10 @@ class Roster:
     @classmethod
     def of_simulated(cls, users: int, nodes: int) -> Roster:
         """Simulated users, spread evenly over nodes named 0, 1, ..."""
-        return cls(Member(str(i), len(mine), new_token(), simulated=True) for i, mine in enumerate(spread(users, nodes)))
+        return cls(
+            Member(str(i), len(mine), new_token(), simulated=True)
+            for i, mine in enumerate(spread(users, nodes))
+        )
 
     @classmethod
     def read(cls, path: Path) -> Roster:
@@ -63,7 +70,9 @@ class Roster:
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
         except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{path}: is not a roster ({error}); make one with privfed roster") from error
+            raise ConfigError(
+                f"{path}: is not a roster ({error}); make one with privfed roster"
+            ) from error
 
     def save(self, path: Path) -> None:
         """Keep it, readable by its owner only: it holds everybody's tokens."""
@@ -72,13 +81,17 @@ class Roster:
 
     def public(self) -> list[dict[str, Any]]:
         """Names, users and kinds in order, without the tokens."""
-        return [{key: value for key, value in vars(member).items() if key != "token"} for member in self]
+        return [
+            {key: value for key, value in vars(member).items() if key != "token"} for member in self
+        ]
 
     def write_tokens(self, folder: Path) -> None:
         """A file with each node's token, to be given to that node."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for member in self:
-            write_atomically(folder / f"{member.name}.token", f"{member.token}\n".encode(), mode=0o600)
+            write_atomically(
+                folder / f"{member.name}.token", f"{member.token}\n".encode(), mode=0o600
+            )
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self.members.values())
@@ -90,7 +103,10 @@ class Roster:
     def nodes(self) -> dict[str, range]:
         """The numbers of the users behind each node."""
         ends = list(accumulate(member.users for member in self))
-        return {member.name: range(end - member.users, end) for member, end in zip(self, ends, strict=True)}
+        return {
+            member.name: range(end - member.users, end)
+            for member, end in zip(self, ends, strict=True)
+        }
 
     @property
     def users(self) -> int:

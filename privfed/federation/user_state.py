@@ -58,7 +58,11 @@ class Memory:
                 found = dict(file)
         except (OSError, ValueError, EOFError, BadZipFile):
             return  # cut off by a full disk, say: users start anew
-        shapes = {f"{when}_{name}": value.shape for when in ("before", "now") for name, value in self.start.items()}
+        shapes = {
+            f"{when}_{name}": value.shape
+            for when in ("before", "now")
+            for name, value in self.start.items()
+        }
         if {name: value.shape for name, value in found.items() if name != "step"} == shapes:
             self.step = int(found["step"])
             self.before = {name: found[f"before_{name}"] for name in self.start}
@@ -77,7 +81,11 @@ class Memory:
         if self.path is not None:
             content = io.BytesIO()
             states = {"before": self.before, "now": self.now}
-            arrays = {f"{when}_{name}": value for when, state in states.items() for name, value in state.items()}
+            arrays = {
+                f"{when}_{name}": value
+                for when, state in states.items()
+                for name, value in state.items()
+            }
             np.savez(content, step=np.int64(self.step), **arrays)  # type: ignore[arg-type]
             write_atomically(self.path, content.getvalue(), mode=0o600)
 

@@ -32,7 +32,9 @@ def top_singular(L: Array, r: int) -> tuple[Array, Array, Array]:
     return np.ascontiguousarray(U * signs), S[:r], np.ascontiguousarray(V * signs)
 
 
-def low_rank_retraction(U: Array, S: Array, V: Array, A: Array, B: Array, C: Array) -> tuple[Array, Array, Array]:
+def low_rank_retraction(
+    U: Array, S: Array, V: Array, A: Array, B: Array, C: Array
+) -> tuple[Array, Array, Array]:
     """SVD_r of M + xi for M = U diag(S) V^T of rank r and a tangent vector xi = U A V^T + U B + C V^T.
 
     U (d1, r), S (r,), V (d2, r), A (r, r), B (r, d2), C (d1, r) -> the new U, S, V. M + xi has rank at most 2r, as it is

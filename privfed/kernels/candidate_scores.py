@@ -48,7 +48,9 @@ class CandidateScores:
             part = np.ascontiguousarray(self.candidates[some].transpose(1, 2, 0))
             for first in range(0, B, height):
                 users = slice(first, first + height)
-                P = (self.X[users].reshape(-1, d) @ part.reshape(d, -1)).reshape(-1, m, k, part.shape[2])
+                P = (self.X[users].reshape(-1, d) @ part.reshape(d, -1)).reshape(
+                    -1, m, k, part.shape[2]
+                )
                 total, largest = Scores(self.score(P, users)).clipped(clip)
                 totals[some] += total
                 best[users] = np.maximum(best[users], largest)
@@ -80,7 +82,9 @@ def _heads(Q, y, C, G, v):  # type: ignore[no-untyped-def]
                 for c in range(count):
                     G[a, b, c] -= G[a, e, c] * G[b, e, c]
             for c in range(count):
-                G[a, b, c] = G[a, b, c] * G[b, b, c] if a > b else 1.0 / math.sqrt(max(G[a, a, c], TINY))
+                G[a, b, c] = (
+                    G[a, b, c] * G[b, b, c] if a > b else 1.0 / math.sqrt(max(G[a, a, c], TINY))
+                )
     solve_all(G, v)
     for c in range(count):
         size = 0.0
@@ -94,7 +98,12 @@ def _heads(Q, y, C, G, v):  # type: ignore[no-untyped-def]
 @compiled
 def _absolute(P, y, longest, C, out):  # type: ignore[no-untyped-def]
     users, m, k, count = P.shape
-    Q, G, v, e = np.empty((m, k, count)), np.empty((k, k, count)), np.empty((k, count)), np.empty(count)
+    Q, G, v, e = (
+        np.empty((m, k, count)),
+        np.empty((k, k, count)),
+        np.empty((k, count)),
+        np.empty(count),
+    )
     for i in range(users):
         for j in range(m):
             e[:] = 0.0
@@ -160,7 +169,9 @@ def absolute_scores(P: Array, y: Array, longest: float, C: float) -> Array:
 def margin_scores(P: Array, y: Array, V: Array, rho: float) -> Array:
     """Largest fraction of examples with y_j <p_j, v> > rho, over the heads +-V (H, k). P: (B, m, k, c), y: (B, m) -> (B, c)."""
     out = np.empty((P.shape[0], P.shape[3]))
-    _margin(np.ascontiguousarray(P), np.ascontiguousarray(y), V.astype(np.float32), np.float32(rho), out)
+    _margin(
+        np.ascontiguousarray(P), np.ascontiguousarray(y), V.astype(np.float32), np.float32(rho), out
+    )
     return out
 
 

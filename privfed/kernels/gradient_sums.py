@@ -127,7 +127,10 @@ def _by_eights(X, y, UT, kept, k, ranks, batches, scale, clip, few, space, norms
         if len(ranks):
             for i in range(count):
                 for j in range(m):
-                    fits, past = ranks[start + i, j] < batches[0], ranks[start + i, j] >= batches[0] + batches[1]
+                    fits, past = (
+                        ranks[start + i, j] < batches[0],
+                        ranks[start + i, j] >= batches[0] + batches[1],
+                    )
                     put(roles, WIDTH * j + i, 1.0 if fits else 0.0)
                     put(roles, WIDTH * (m + j) + i, 0.0 if fits or past else 1.0)
             margin = two_batch_weights(P, targets, roles, m, k, scale, L, heads, Q, W)
@@ -138,7 +141,16 @@ def _by_eights(X, y, UT, kept, k, ranks, batches, scale, clip, few, space, norms
             if ahead:
                 for c in range(0, each, line):
                     prefetch(these, (WIDTH + i) * each + c)
-            squares = _combine(after(W, i), after(these, i * each), m, width, first(kept), K, D, after(G, i * K * D))
+            squares = _combine(
+                after(W, i),
+                after(these, i * each),
+                m,
+                width,
+                first(kept),
+                K,
+                D,
+                after(G, i * K * D),
+            )
             store(first(space.scales), WIDTH * i, squares)
         _add(margin, clip, space, norms[start : start + count], ok[start : start + count])
 
@@ -149,7 +161,12 @@ def _add(margin, clip, space, norms, ok):  # type: ignore[no-untyped-def]
 
     norms and ok have room for those of them that are users.
     """
-    scales, G, total, size = first(space.scales), first(space.G), first(space.total), len(space.total)
+    scales, G, total, size = (
+        first(space.scales),
+        first(space.G),
+        first(space.total),
+        len(space.total),
+    )
     squares = totals(load_rows(scales, 0, WIDTH))
     store(scales, 0, squares)
     store(scales, WIDTH, margin)

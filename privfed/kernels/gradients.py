@@ -44,10 +44,27 @@ class Gradients(ABC):
     y: Array
     U: Array
 
-    def _clipped(self, clip: float, ranks: NDArray[np.int32], batches: tuple[int, int], scale: float) -> tuple[Array, Array]:
+    def _clipped(
+        self, clip: float, ranks: NDArray[np.int32], batches: tuple[int, int], scale: float
+    ) -> tuple[Array, Array]:
         X, y = contiguous(self.X), contiguous(self.y)
-        total, norms, ok = np.zeros(self.U.T.shape), np.empty(len(X)), np.empty(len(X), dtype=np.bool_)
-        sum_clipped(X, y, np.ascontiguousarray(self.U), ranks, batches, float(scale), float(clip), total, norms, ok)
+        total, norms, ok = (
+            np.zeros(self.U.T.shape),
+            np.empty(len(X)),
+            np.empty(len(X), dtype=np.bool_),
+        )
+        sum_clipped(
+            X,
+            y,
+            np.ascontiguousarray(self.U),
+            ranks,
+            batches,
+            float(scale),
+            float(clip),
+            total,
+            norms,
+            ok,
+        )
         if not ok.all():
             bad = np.flatnonzero(~ok)
             rest, norms[bad] = Dense(self._min_norm(bad)).clipped(clip)
@@ -111,7 +128,9 @@ class TwoBatches(Gradients):
         order = np.argsort(self.draws[users], axis=1, kind="stable")
         head, other = order[:, : self.head], order[:, self.head : self.head + self.batch]
         v = lstsq(np.take_along_axis(P, head[..., None], 1), np.take_along_axis(y, head, 1))
-        r = np.vecdot(np.take_along_axis(P, other[..., None], 1), v[:, None, :]) - np.take_along_axis(y, other, 1)
+        r = np.vecdot(
+            np.take_along_axis(P, other[..., None], 1), v[:, None, :]
+        ) - np.take_along_axis(y, other, 1)
         weights = np.zeros(y.shape)
         np.put_along_axis(weights, other, (2.0 * self.loss / self.batch) * r, 1)
         return v[:, :, None] * np.matmul(weights[:, None, :], X)

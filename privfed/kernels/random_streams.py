@@ -36,8 +36,13 @@ _ROOT_HALF = np.float32(math.sqrt(0.5)).view(np.int32)
 _L1, _L2, _L3, _L4 = (np.float32(1 / (2 * i + 1)) for i in range(1, 5))
 _LN2 = np.float32(math.log(2.0))
 # sin and cos of pi t / 2 for |t| <= 1/2, by Taylor's series: the next terms are below 1e-8.
-_S = tuple(np.float32((-1) ** i * (math.pi / 2) ** (2 * i + 1) / math.factorial(2 * i + 1)) for i in range(5))
-_C = tuple(np.float32((-1) ** i * (math.pi / 2) ** (2 * i) / math.factorial(2 * i)) for i in range(6))
+_S = tuple(
+    np.float32((-1) ** i * (math.pi / 2) ** (2 * i + 1) / math.factorial(2 * i + 1))
+    for i in range(5)
+)
+_C = tuple(
+    np.float32((-1) ** i * (math.pi / 2) ** (2 * i) / math.factorial(2 * i)) for i in range(6)
+)
 
 
 @compiled
@@ -49,7 +54,10 @@ def _words(key, first, words):  # type: ignore[no-untyped-def]
         k0, k1 = np.uint32(key), np.uint32(key >> _32)
         for _ in range(10):
             p, q = _M0 * np.uint64(c0), _M1 * np.uint64(c2)
-            c0, c2 = np.uint32(np.uint32(q >> _32) ^ c1 ^ k0), np.uint32(np.uint32(p >> _32) ^ c3 ^ k1)
+            c0, c2 = (
+                np.uint32(np.uint32(q >> _32) ^ c1 ^ k0),
+                np.uint32(np.uint32(p >> _32) ^ c3 ^ k1),
+            )
             c1, c3 = np.uint32(q), np.uint32(p)
             k0, k1 = np.uint32(k0 + _W0), np.uint32(k1 + _W1)
         words[0, i], words[1, i], words[2, i], words[3, i] = c0, c1, c2, c3
@@ -69,7 +77,10 @@ def _normal_pairs(radii, angles, out):  # type: ignore[no-untyped-def]
         g = np.int32(bits - np.int32(e << _23)).view(np.float32)
         s = (g - _ONE) / (g + _ONE)
         s2 = s * s
-        log = _TWO * s * (_ONE + s2 * (_L1 + s2 * (_L2 + s2 * (_L3 + s2 * _L4)))) + np.float32(np.int32(e - _BITS)) * _LN2
+        log = (
+            _TWO * s * (_ONE + s2 * (_L1 + s2 * (_L2 + s2 * (_L3 + s2 * _L4))))
+            + np.float32(np.int32(e - _BITS)) * _LN2
+        )
         radius = np.float32(math.sqrt(max(-log, _ZERO)))
         # a = pi/4 + pi/2 t, so sqrt 2 cos a = cos(pi/2 t) - sin(pi/2 t), and sin a with a plus. Two bits are left for signs.
         t = np.float32(angles[i] >> np.uint32(2)) * _QUARTER - _HALF

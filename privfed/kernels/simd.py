@@ -143,7 +143,9 @@ def load_rows(_typing, pointer, index, stride):  # type: ignore[no-untyped-def]
         places = [builder.gep(values[0], [values[1]])]
         for _ in range(WIDTH - 1):
             places.append(builder.gep(places[-1], [values[2]]))
-        return _packed(builder, [_vector(context, builder, signature.args[0], place) for place in places])
+        return _packed(
+            builder, [_vector(context, builder, signature.args[0], place) for place in places]
+        )
 
     return many(pointer, types.intp, types.intp), code
 
@@ -168,7 +170,9 @@ def prefetch(_typing, pointer, index):  # type: ignore[no-untyped-def]
         address = builder.bitcast(builder.gep(values[0], [values[1]]), ir.IntType(8).as_pointer())
         kind = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
         ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(ask, [address, number(0), number(2), number(1)])  # to read; into the second level; data
+        builder.call(
+            ask, [address, number(0), number(2), number(1)]
+        )  # to read; into the second level; data
 
     return types.void(pointer, types.intp), code
 
@@ -179,7 +183,12 @@ def fill(_typing, number):  # type: ignore[no-untyped-def]
 
     def code(_context, builder, _signature, values):  # type: ignore[no-untyped-def]
         nothing = ir.Constant(VECTOR, ir.Undefined)
-        return _shuffled(builder, builder.insert_element(nothing, values[0], ir.IntType(32)(0)), nothing, [0] * WIDTH)
+        return _shuffled(
+            builder,
+            builder.insert_element(nothing, values[0], ir.IntType(32)(0)),
+            nothing,
+            [0] * WIDTH,
+        )
 
     return lanes(types.float64), code
 
@@ -203,8 +212,14 @@ def totals(_typing, rows):  # type: ignore[no-untyped-def]
             return builder.fadd(*(_shuffled(builder, two[0], two[1], each) for each in places))
 
         rows = _unpacked(builder, values[0])
-        pairs = [added(rows[i : i + 2], [0, 8, 2, 10, 4, 12, 6, 14], [1, 9, 3, 11, 5, 13, 7, 15]) for i in (0, 2, 4, 6)]
-        fours = [added(pairs[i : i + 2], [0, 1, 8, 9, 4, 5, 12, 13], [2, 3, 10, 11, 6, 7, 14, 15]) for i in (0, 2)]
+        pairs = [
+            added(rows[i : i + 2], [0, 8, 2, 10, 4, 12, 6, 14], [1, 9, 3, 11, 5, 13, 7, 15])
+            for i in (0, 2, 4, 6)
+        ]
+        fours = [
+            added(pairs[i : i + 2], [0, 1, 8, 9, 4, 5, 12, 13], [2, 3, 10, 11, 6, 7, 14, 15])
+            for i in (0, 2)
+        ]
         return added(fours, [0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15])
 
     return lanes(many), code
@@ -215,7 +230,9 @@ def _function(name: str, arguments: int) -> Code:
 
     def code(_context: Any, builder: ir.IRBuilder, _signature: Any, values: Values) -> ir.Value:
         kind = ir.FunctionType(VECTOR, [VECTOR] * arguments)
-        return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{WIDTH}f64"), values)
+        return builder.call(
+            cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{WIDTH}f64"), values
+        )
 
     return lanes(*[lanes] * arguments), code
 
@@ -262,7 +279,12 @@ def _define(symbol: Any, name: str) -> None:
         return None
 
 
-for _symbol, _name in ((operator.add, "fadd"), (operator.sub, "fsub"), (operator.mul, "fmul"), (operator.truediv, "fdiv")):
+for _symbol, _name in (
+    (operator.add, "fadd"),
+    (operator.sub, "fsub"),
+    (operator.mul, "fmul"),
+    (operator.truediv, "fdiv"),
+):
     _define(_symbol, _name)
 
 

@@ -17,19 +17,29 @@ KERNEL = 5
 def mlp(shape: Sequence[int], classes: int, hidden: Sequence[int]) -> nn.Sequential:
     """Fully connected layers with ReLU: CENTAUR's network for EMNIST with hidden=(256, 128, 16)."""
     _check_hidden(hidden)
-    return nn.Sequential(OrderedDict([("flatten", nn.Flatten()), *_dense(math.prod(shape), hidden, classes)]))
+    return nn.Sequential(
+        OrderedDict([("flatten", nn.Flatten()), *_dense(math.prod(shape), hidden, classes)])
+    )
 
 
-def lenet(shape: Sequence[int], classes: int, channels: Sequence[int], hidden: Sequence[int]) -> nn.Sequential:
+def lenet(
+    shape: Sequence[int], classes: int, channels: Sequence[int], hidden: Sequence[int]
+) -> nn.Sequential:
     """Two convolutions with pooling, then fully connected layers: CENTAUR's LeNet-5 with 64, 64 channels."""
     _check_hidden(hidden)
     if isinstance(channels, int | float | str) or len(channels) != 2:
-        raise ConfigError.of("model.module.channels", channels, "LeNet has two convolutions: give two numbers")
+        raise ConfigError.of(
+            "model.module.channels", channels, "LeNet has two convolutions: give two numbers"
+        )
     first, second = (check_whole("model.module.channels", size) for size in channels)
     c, height, width = shape
     sides = [((side - KERNEL + 1) // 2 - KERNEL + 1) // 2 for side in (height, width)]
     if min(sides) < 1:
-        raise ConfigError.of("data.shape", list(shape), f"too small for LeNet's {KERNEL}x{KERNEL} filters and two poolings")
+        raise ConfigError.of(
+            "data.shape",
+            list(shape),
+            f"too small for LeNet's {KERNEL}x{KERNEL} filters and two poolings",
+        )
     layers = [
         ("conv1", nn.Conv2d(c, first, KERNEL)),
         ("relu1", nn.ReLU()),
@@ -39,7 +49,9 @@ def lenet(shape: Sequence[int], classes: int, channels: Sequence[int], hidden: S
         ("pool2", nn.MaxPool2d(2)),
         ("flatten", nn.Flatten()),
     ]
-    return nn.Sequential(OrderedDict([*layers, *_dense(second * math.prod(sides), hidden, classes)]))
+    return nn.Sequential(
+        OrderedDict([*layers, *_dense(second * math.prod(sides), hidden, classes)])
+    )
 
 
 def _dense(size: int, hidden: Sequence[int], classes: int) -> list[tuple[str, nn.Module]]:
@@ -54,6 +66,10 @@ def _check_hidden(hidden: Sequence[int]) -> None:
     if isinstance(hidden, int | float | str):
         raise ConfigError.of("model.module.hidden", hidden, "give a list of sizes, as [64,32]")
     if not hidden:
-        raise ConfigError.of("model.module.hidden", list(hidden), "give at least one hidden layer: it is the representation")
+        raise ConfigError.of(
+            "model.module.hidden",
+            list(hidden),
+            "give at least one hidden layer: it is the representation",
+        )
     for width in hidden:
         check_whole("model.module.hidden", width)

@@ -22,4 +22,6 @@ def augmented(x: Tensor, draws: Array) -> Tensor:
     rows = torch.arange(H, device=x.device) + dy[:, None]
     padded = torch.nn.functional.pad(x, (MARGIN,) * 4)
     picture = torch.arange(N, device=x.device)[:, None, None]
-    return padded[picture, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
+    return (
+        padded[picture, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2).contiguous()
+    )

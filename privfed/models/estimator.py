@@ -90,7 +90,9 @@ class PersonalModel:
     def _scores(self, rows: Rows) -> Array:
         head = getattr(self, "head_", None)
         if head is None and isinstance(self.model, LinearModel):
-            raise ConfigError(f"{self.run}: has no global model; fit(X, y) a head before you predict")
+            raise ConfigError(
+                f"{self.run}: has no global model; fit(X, y) a head before you predict"
+            )
         X = self.model.rows(rows.numbers, rows.codes)
         return self.model.scores(X, no_heads(self.model, 1)[0] if head is None else head)
 
@@ -126,7 +128,9 @@ class PersonalModel:
     @property
     def n_features_in_(self) -> int:
         """Columns of X."""
-        return len(self.model.U) if isinstance(self.model, LinearModel) else len(self._schema.features)
+        return (
+            len(self.model.U) if isinstance(self.model, LinearModel) else len(self._schema.features)
+        )
 
     @property
     def feature_names_in_(self) -> NDArray[Any]:
@@ -157,7 +161,9 @@ class PersonalModel:
         from sklearn.utils import ClassifierTags, InputTags, RegressorTags, Tags, TargetTags
 
         kind: dict[str, Any] = (
-            {"regressor_tags": RegressorTags()} if self._labels is None else {"classifier_tags": ClassifierTags()}
+            {"regressor_tags": RegressorTags()}
+            if self._labels is None
+            else {"classifier_tags": ClassifierTags()}
         )
         takes = InputTags(two_d_array=True, string=True, categorical=True, allow_nan=True)
         return Tags(self._estimator_type, TargetTags(required=True), input_tags=takes, **kind)
@@ -169,7 +175,9 @@ class PersonalModel:
         export(self.published, Path(path))
 
     def __repr__(self) -> str:
-        return f"privfed.load({os.fspath(self.run)!r})" + (" with a head" if hasattr(self, "head_") else "")
+        return f"privfed.load({os.fspath(self.run)!r})" + (
+            " with a head" if hasattr(self, "head_") else ""
+        )
 
 
 def load(run: str | os.PathLike[str]) -> PersonalModel:
@@ -191,8 +199,12 @@ def _plain_rows(X: Any, y: Any, d: int) -> Rows:
     if numbers.ndim != 2 or numbers.shape[1] != d:
         raise ConfigError(f"X: must be of shape (rows, {d}), and is of {numbers.shape}")
     if targets.shape != (len(numbers),):
-        raise ConfigError(f"y: must be of shape ({len(numbers)},) as X is of {numbers.shape}, and is of {targets.shape}")
+        raise ConfigError(
+            f"y: must be of shape ({len(numbers)},) as X is of {numbers.shape}, and is of {targets.shape}"
+        )
     for name, array in (("X", numbers), *(() if y is None else (("y", targets),))):
         if not np.isfinite(array).all():
-            raise ConfigError(f"{name}: row {int(np.argwhere(~np.isfinite(array))[0][0]) + 1} has a value that is not finite")
+            raise ConfigError(
+                f"{name}: row {int(np.argwhere(~np.isfinite(array))[0][0]) + 1} has a value that is not finite"
+            )
     return Rows(numbers, np.empty((len(numbers), 0), np.int32), targets)  # type: ignore[arg-type]

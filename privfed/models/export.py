@@ -32,9 +32,18 @@ Metadata = dict[str, str]
 def metadata(published: Published) -> Metadata:
     """What should travel with the arrays."""
     result, schema = published.result, published.schema
-    privacy = {key: str(result["privacy"][key]) for key in ("epsilon", "delta", "neighbouring", "guarantee", "noise")}
-    about = {"made_by": f"privfed {__version__}", "algo": str(result["algo"]), "users": str(result["n_users"])}
-    table = {} if schema is None else {"schema": schema.to_yaml(), "columns": json.dumps(schema.names)}
+    privacy = {
+        key: str(result["privacy"][key])
+        for key in ("epsilon", "delta", "neighbouring", "guarantee", "noise")
+    }
+    about = {
+        "made_by": f"privfed {__version__}",
+        "algo": str(result["algo"]),
+        "users": str(result["n_users"]),
+    }
+    table = (
+        {} if schema is None else {"schema": schema.to_yaml(), "columns": json.dumps(schema.names)}
+    )
     return {**about, **privacy, "privacy": guarantee_in_words(result), **table}
 
 
@@ -43,12 +52,20 @@ def to_safetensors(published: Published) -> bytes:
     kinds = {"f8": "F64", "f4": "F32", "f2": "F16", "i8": "I64", "i4": "I32", "u1": "U8"}
     header: dict[str, Any] = {"__metadata__": metadata(published)}
     content, end = [], 0
-    for name, array in sorted(published.arrays.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])):
+    for name, array in sorted(
+        published.arrays.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])
+    ):
         kind = kinds.get(array.dtype.str[1:])
         if kind is None:
-            raise ConfigError(f"{published.folder}: {name} is of {array.dtype}, for which safetensors has no name")
+            raise ConfigError(
+                f"{published.folder}: {name} is of {array.dtype}, for which safetensors has no name"
+            )
         content.append(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes())
-        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [end, end + len(content[-1])]}
+        header[name] = {
+            "dtype": kind,
+            "shape": list(array.shape),
+            "data_offsets": [end, end + len(content[-1])],
+        }
         end += len(content[-1])
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # arrays start at a multiple of their size
@@ -63,19 +80,32 @@ def to_onnx(published: Published) -> bytes:
     nodes = [helper.make_node("MatMul", ["x", "U"], ["features"])]
     constants, sizes, extra = {"U": model.U}, {"features": model.U.shape[1]}, {}
     if isinstance(model, TableModel):
-        nodes += [helper.make_node("MatMul", ["x", "w"], ["xw"]), helper.make_node("Add", ["xw", "intercept"], ["base"])]
+        nodes += [
+            helper.make_node("MatMul", ["x", "w"], ["xw"]),
+            helper.make_node("Add", ["xw", "intercept"], ["base"]),
+        ]
         constants |= {"w": model.w[1:], "intercept": model.w[0]}
         sizes["base"] = model.w.shape[1]
-        extra = {name: json.dumps(published.arrays[name].tolist()) for name in ("centre", "spread", "scale")}
+        extra = {
+            name: json.dumps(published.arrays[name].tolist())
+            for name in ("centre", "spread", "scale")
+        }
 
     def numbers(name: str, size: int) -> Any:
         return helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["N", size])
 
-    tensors = [onnx.numpy_helper.from_array(array.astype(np.float32), name) for name, array in constants.items()]
+    tensors = [
+        onnx.numpy_helper.from_array(array.astype(np.float32), name)
+        for name, array in constants.items()
+    ]
     outputs = [numbers(name, size) for name, size in sizes.items()]
-    graph = helper.make_graph(nodes, "shared", [numbers("x", len(model.U))], outputs, tensors, doc_string=str(__doc__))
+    graph = helper.make_graph(
+        nodes, "shared", [numbers("x", len(model.U))], outputs, tensors, doc_string=str(__doc__)
+    )
     # Old enough for every runtime in use.
-    whole = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8, producer_name="privfed")
+    whole = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8, producer_name="privfed"
+    )
     helper.set_model_props(whole, metadata(published) | extra)
     onnx.checker.check_model(whole, full_check=True)
     return bytes(whole.SerializeToString())
@@ -96,12 +126,20 @@ def to_torch(published: Published) -> bytes:
 
         def forward(self, x: Any) -> Any:
             x = x.to(self.U.dtype)
-            return (x @ self.U, self.w[0] + x @ self.w[1:]) if isinstance(model, TableModel) else x @ self.U
+            return (
+                (x @ self.U, self.w[0] + x @ self.w[1:])
+                if isinstance(model, TableModel)
+                else x @ self.U
+            )
 
     example = (torch.zeros(2, len(model.U)),)
-    program = torch.export.export(Shared(), example, dynamic_shapes={"x": {0: torch.export.Dim.DYNAMIC}})
+    program = torch.export.export(
+        Shared(), example, dynamic_shapes={"x": {0: torch.export.Dim.DYNAMIC}}
+    )
     content = io.BytesIO()
-    torch.export.save(program, content, extra_files={"privfed.json": json.dumps(metadata(published))})
+    torch.export.save(
+        program, content, extra_files={"privfed.json": json.dumps(metadata(published))}
+    )
     return content.getvalue()
 
 

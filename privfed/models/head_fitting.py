@@ -47,12 +47,18 @@ def fit_users(model: Model, rows: Rows, who: NDArray[np.integer], users: int) ->
     cohort = RaggedCohort(np.arange(users), rows[order], starts, rows[:0], nothing, None)
     V, own, base = no_heads(model, users), np.empty(len(rows)), np.empty(len(rows))
     for block in cohort.blocks(model.U.shape[0]):
-        X, Y, y = model.rows(block.rows.numbers, block.rows.codes), model.targets(block.rows.y), block.rows.y.ravel()
+        X, Y, y = (
+            model.rows(block.rows.numbers, block.rows.codes),
+            model.targets(block.rows.y),
+            block.rows.y.ravel(),
+        )
         V[block.ids] = model.fit(X, Y)
         places = order[(starts[block.ids][:, None] + np.arange(block.m)).ravel()]
         scores = model.left_out(X, Y).reshape(len(y), Y.shape[2])
         known: NDArray[np.bool_] = np.all(np.isfinite(scores), axis=1)
-        own[places] = np.where(known, model.losses(np.where(known[:, None], scores, 0.0), y), np.nan)
+        own[places] = np.where(
+            known, model.losses(np.where(known[:, None], scores, 0.0), y), np.nan
+        )
         base[places] = model.losses(model.base(X).reshape(len(y), Y.shape[2]), y)
     return Fitted(V, own, base)
 
@@ -63,6 +69,9 @@ def predict(model: Model, rows: Rows, V: Array, who: NDArray[np.integer]) -> Arr
     step = max(1, (1 << 22) // max(1, model.U.shape[0] + heads[0].size))
     parts = [slice(start, start + step) for start in range(0, len(rows), step)]
     answers = [
-        model.answers(model.scores(model.rows(rows[part].numbers, rows[part].codes), heads[who[part]])) for part in parts
+        model.answers(
+            model.scores(model.rows(rows[part].numbers, rows[part].codes), heads[who[part]])
+        )
+        for part in parts
     ]
     return np.concatenate(answers) if answers else np.empty(0)

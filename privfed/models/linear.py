@@ -50,7 +50,9 @@ class LinearModel:
         H = np.linalg.pinv(P)
         rest = 1.0 - np.vecdot(P, H.transpose(0, 2, 1))[..., None]
         residuals = Y - np.matmul(P, np.matmul(H, Y))
-        return Y - np.divide(residuals, rest, out=np.full_like(residuals, math.nan), where=rest > 1e-9)
+        return Y - np.divide(
+            residuals, rest, out=np.full_like(residuals, math.nan), where=rest > 1e-9
+        )
 
     def scores(self, X: Array, V: Array) -> Array:
         """Predictions (t, 1) of rows X (t, d), each with the head of its user V (t, k, 1) or all with one (k, 1)."""

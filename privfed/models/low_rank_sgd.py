@@ -52,12 +52,20 @@ class PersonalLinear(nn.Module):
             else:
                 for A_j, D_j, c_j in zip(self.inputs, self.slopes, weights, strict=True):
                     D = c_j * D_j
-                    shared = shared + torch.bmm(torch.bmm(rows, A_j.transpose(1, 2)), D) + self._bias(D)
-        out = shared if shared.requires_grad or not torch.is_grad_enabled() else shared.detach().requires_grad_()
+                    shared = (
+                        shared + torch.bmm(torch.bmm(rows, A_j.transpose(1, 2)), D) + self._bias(D)
+                    )
+        out = (
+            shared
+            if shared.requires_grad or not torch.is_grad_enabled()
+            else shared.detach().requires_grad_()
+        )
         if torch.is_grad_enabled():
             self.last = (rows.detach(), out)
         flat = out.reshape(-1, out.shape[2])
-        return flat.clone() if torch.is_grad_enabled() else flat  # a layer after this one may work in place
+        return (
+            flat.clone() if torch.is_grad_enabled() else flat
+        )  # a layer after this one may work in place
 
     def learn(self, slope: Tensor) -> None:
         """Take the derivatives (B, m, out) at the outputs of the last call."""
@@ -102,7 +110,15 @@ class LowRank:
     LONGEST = 12
     """Steps after which a copy of the parameters a user is cheaper."""
 
-    def __init__(self, parts: PersonalNetwork, body: Parameters, head: Parameters, users: int, steps: int, sgd: SGD) -> None:
+    def __init__(
+        self,
+        parts: PersonalNetwork,
+        body: Parameters,
+        head: Parameters,
+        users: int,
+        steps: int,
+        sgd: SGD,
+    ) -> None:
         self.users, self.sgd = users, sgd
         self.module, self.head = parts.module, parts.head
         for name, layer in parts.layers.items():
@@ -138,7 +154,9 @@ class LowRank:
     def step(self, loss: Tensor, active: Tensor) -> None:
         """See :class:`Course`."""
         for layer, slope in zip(
-            self.trained, torch.autograd.grad(loss, [layer.last[1] for layer in self.trained]), strict=True
+            self.trained,
+            torch.autograd.grad(loss, [layer.last[1] for layer in self.trained]),
+            strict=True,
         ):
             layer.learn(slope)
         sgd, place = self.sgd, self.place
@@ -176,7 +194,10 @@ class PersonalNetwork:
         if sum(1 for layer in linear for _ in layer.parameters()) != len(network.body_names):
             return False  # other parameters, or layers that share theirs
         seen: list[tuple[int, ...]] = []
-        hooks = [layer.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[:-1])) for layer in linear]
+        hooks = [
+            layer.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[:-1]))
+            for layer in linear
+        ]
         with torch.no_grad():
             network.body(torch.zeros(3, *network.shape, device=network.device))
         for hook in hooks:

@@ -37,20 +37,34 @@ class Network:
     body, float32 or, in half the time on processors that know it, bfloat16; parameters and sums are not affected.
     """
 
-    def __init__(self, module: nn.Module, split: str, shape: Sequence[int], classes: int, device: str, precision: str) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        split: str,
+        shape: Sequence[int],
+        classes: int,
+        device: str,
+        precision: str,
+    ) -> None:
         self.shape, self.classes = tuple(shape), classes
         self.device = _device(device)
         if precision not in PRECISIONS:
-            raise ConfigError.of("model.precision", precision, f"must be one of {', '.join(PRECISIONS)}")
+            raise ConfigError.of(
+                "model.precision", precision, f"must be one of {', '.join(PRECISIONS)}"
+            )
         self.precision = PRECISIONS[precision]
         _check_module(module)
         layers = dict(module.named_modules())
         if split not in layers or not split:
             named = [name for name, layer in layers.items() if isinstance(layer, nn.Linear)]
-            raise ConfigError.of("model.split", split, f"the network has no such layer; {nearest(str(split), named)}")
+            raise ConfigError.of(
+                "model.split", split, f"the network has no such layer; {nearest(str(split), named)}"
+            )
         head = layers[split]
         if not is_linear(head):
-            raise ConfigError.of("model.split", split, f"is a {type(head).__name__}; the head must be a linear layer")
+            raise ConfigError.of(
+                "model.split", split, f"is a {type(head).__name__}; the head must be a linear layer"
+            )
         self.split = split
         self.head = copy.deepcopy(head).eval().requires_grad_(False)
         self.body = copy.deepcopy(module).eval().requires_grad_(False)
@@ -87,7 +101,9 @@ class Network:
     def received(self, shared: Sequence[Array]) -> tuple[Parameters, Parameters]:
         """The body's and the head's parameters (empty if not shared) in single precision, from arrays as they travel."""
         with np.errstate(over="ignore"):
-            tensors = [torch.from_numpy(array.astype(np.float32)).to(self.device) for array in shared]
+            tensors = [
+                torch.from_numpy(array.astype(np.float32)).to(self.device) for array in shared
+            ]
         body = dict(zip(self.body_names, tensors, strict=False))
         head = dict(zip(("weight", "bias"), tensors[len(self.body_names) :], strict=False))
         return body, head
@@ -100,7 +116,9 @@ class Network:
 
     def fast(self) -> torch.autocast:
         """Within it the body computes in the configured precision."""
-        return torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32)
+        return torch.autocast(
+            self.device.type, self.precision, enabled=self.precision != torch.float32
+        )
 
     def chunk(self, copies: int) -> int:
         """How many users are computed together, each with so many copies of the parameters.
@@ -114,7 +132,9 @@ class Network:
 
     def _try(self, module: nn.Module) -> None:
         """Three images through both halves: they have to fit, to give what the whole network gives, and each by itself."""
-        x = torch.from_numpy(generator(0, "trial").standard_normal((3, *self.shape)).astype(np.float32))
+        x = torch.from_numpy(
+            generator(0, "trial").standard_normal((3, *self.shape)).astype(np.float32)
+        )
         try:
             logits, fewer = module(x), module(x[:2])
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
@@ -129,17 +149,26 @@ class Network:
         try:
             with torch.no_grad():
                 fits = torch.allclose(self.head(self.body(x)), logits, atol=1e-5)
-        except (RuntimeError, ValueError, TypeError, IndexError):  # the layers after it miss what it gave
+        except (
+            RuntimeError,
+            ValueError,
+            TypeError,
+            IndexError,
+        ):  # the layers after it miss what it gave
             fits = False
         if not fits:
-            raise ConfigError.of("model.split", self.split, "is not the layer that computes the network's output")
+            raise ConfigError.of(
+                "model.split", self.split, "is not the layer that computes the network's output"
+            )
         if not torch.allclose(fewer, logits[:2], atol=1e-5):
             raise ConfigError(
                 "model.module: what it gives for an image depends on the other images, as in batch normalisation: users would "
                 "leak into each other's models without noise"
             )
         names, parameters = zip(*module.named_parameters(), strict=True)
-        for name, slope in zip(names, torch.autograd.grad(logits.sum(), parameters, allow_unused=True), strict=True):
+        for name, slope in zip(
+            names, torch.autograd.grad(logits.sum(), parameters, allow_unused=True), strict=True
+        ):
             if slope is None:
                 raise ConfigError(f"model.module: {name!r} takes no part in what the network gives")
 
@@ -162,7 +191,9 @@ def _check_module(module: Any) -> None:
     }
     for name, parameter in module.named_parameters():
         if id(parameter) not in known:
-            raise ConfigError(f"model.module: nothing says how {name!r} starts; its layer needs a method reset_parameters")
+            raise ConfigError(
+                f"model.module: nothing says how {name!r} starts; its layer needs a method reset_parameters"
+            )
 
 
 def is_linear(layer: nn.Module) -> bool:
@@ -183,5 +214,7 @@ def _device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).cpu()
     except (RuntimeError, AssertionError, TypeError) as error:
-        raise ConfigError.of("model.device", name, "there is no such device; use auto, cpu or cuda") from error
+        raise ConfigError.of(
+            "model.device", name, "there is no such device; use auto, cpu or cuda"
+        ) from error
     return device

@@ -25,13 +25,19 @@ class Updates:
     def clipped(self, clip: float) -> tuple[Array, Array]:
         """Sum (P,) over users of changes of norm at most clip, and the norms (B,): see `Contributions`."""
         rows = [part.detach().reshape(len(part), -1) for part in self.parts]
-        squares = sum(torch.linalg.vector_norm(row, dim=1, dtype=torch.float64) ** 2 for row in rows)
+        squares = sum(
+            torch.linalg.vector_norm(row, dim=1, dtype=torch.float64) ** 2 for row in rows
+        )
         norms = torch.sqrt(squares).cpu().numpy()
         finite = np.isfinite(norms)
         norms = np.where(finite, norms, 0.0)
-        factors = torch.from_numpy(np.where(finite, clip_factors(norms, clip), 0.0)).to(rows[0].device)
+        factors = torch.from_numpy(np.where(finite, clip_factors(norms, clip), 0.0)).to(
+            rows[0].device
+        )
         if not finite.all():
             broken = torch.from_numpy(~finite).to(rows[0].device)
             rows = [row.masked_fill(broken[:, None], 0.0) for row in rows]
-        total = torch.cat([factors @ block.double() for row in rows for block in row.split(BLOCK, dim=1)])
+        total = torch.cat(
+            [factors @ block.double() for row in rows for block in row.split(BLOCK, dim=1)]
+        )
         return total.cpu().numpy(), norms

@@ -22,7 +22,11 @@ def scenes(count: int, shape: tuple[int, int, int], seed: int = 0) -> Pictures:
     """Pictures (count, C, H, W) with values between 0 and 1; always the same ones."""
     rng = generator(seed, "scenes")
     pictures = np.stack([_scene(rng, *shape[1:]) for _ in range(count)])
-    colours = pictures if shape[0] == 3 else np.repeat(pictures.mean(axis=1, keepdims=True), shape[0], axis=1)
+    colours = (
+        pictures
+        if shape[0] == 3
+        else np.repeat(pictures.mean(axis=1, keepdims=True), shape[0], axis=1)
+    )
     return np.clip(colours, 0.0, 1.0).astype(np.float32)
 
 
@@ -34,11 +38,18 @@ def _scene(rng: np.random.Generator, height: int, width: int) -> Array:
     hue = saturation * rng.standard_normal(3)
 
     def colour() -> Array:
-        return brightness + hue + contrast * rng.standard_normal() + 0.7 * (saturation + 0.02) * rng.standard_normal(3)
+        return (
+            brightness
+            + hue
+            + contrast * rng.standard_normal()
+            + 0.7 * (saturation + 0.02) * rng.standard_normal(3)
+        )
 
     top, bottom = colour(), colour()
     ramp = (bottom - top)[:, None, None] * (rows / height - 0.5)
-    picture = (top + bottom)[:, None, None] / 2 + ramp + 0.3 * contrast * _texture(rng, height, width)
+    picture = (
+        (top + bottom)[:, None, None] / 2 + ramp + 0.3 * contrast * _texture(rng, height, width)
+    )
     texture = _texture(rng, height, width)
     leaves, blobs = int(np.exp(rng.uniform(0.0, np.log(40.0)))), int(rng.integers(3, 9))
     middle = np.array([width / 2, height / 2]) + side / 16 * rng.standard_normal(2)
@@ -58,9 +69,15 @@ def _scene(rng: np.random.Generator, height: int, width: int) -> Array:
         across = -(columns - x) * np.sin(angle) + (rows - y) * np.cos(angle)
         flat = radius * rng.uniform(0.25, 1.0)
         round_ = (along / radius) ** 2 + (across / flat) ** 2 < 1
-        inside = round_ if rng.random() < 0.5 else (np.abs(along) < radius) & (np.abs(across) < flat)
+        inside = (
+            round_ if rng.random() < 0.5 else (np.abs(along) < radius) & (np.abs(across) < flat)
+        )
         slope = 0.04 * contrast * rng.standard_normal(2)
-        shade = slope[0] * along + slope[1] * across + 0.3 * contrast * abs(rng.standard_normal()) * texture
+        shade = (
+            slope[0] * along
+            + slope[1] * across
+            + 0.3 * contrast * abs(rng.standard_normal()) * texture
+        )
         picture[:, inside] = paint[:, None] + shade[inside]
     return _blurred(picture, rng.uniform(0.3, 0.9))
 
@@ -79,5 +96,7 @@ def _blurred(picture: Array, width: float) -> Array:
     for axis in (1, 2):
         padded = np.pad(picture, [(2, 2) if i == axis else (0, 0) for i in range(3)], mode="edge")
         places = np.arange(picture.shape[axis])
-        picture = np.sum([w * np.take(padded, places + i, axis) for i, w in enumerate(kernel)], axis=0)
+        picture = np.sum(
+            [w * np.take(padded, places + i, axis) for i, w in enumerate(kernel)], axis=0
+        )
     return picture

@@ -29,7 +29,9 @@ BATCH = 100
 """Pictures described at a time."""
 PATCH, FLAT, RIDGE, THRESHOLD = 5, 0.01, 0.05, 2.0
 """Side of a patch, what keeps flat patches from being blown up, regularisation of the whitening, and of the responses."""
-OPPONENTS = torch.nn.functional.normalize(torch.tensor([[1.0, 1.0, 1.0], [1.0, -1.0, 0.0], [0.5, 0.5, -1.0]]), dim=1)
+OPPONENTS = torch.nn.functional.normalize(
+    torch.tensor([[1.0, 1.0, 1.0], [1.0, -1.0, 0.0], [0.5, 0.5, -1.0]]), dim=1
+)
 """Brightness, red against green, yellow against blue."""
 
 
@@ -41,25 +43,46 @@ class PublicFeatures:
     """
 
     def __init__(
-        self, shape: Sequence[int], classes: int, k: int, patches: int, pictures: int, weights: Sequence[float]
+        self,
+        shape: Sequence[int],
+        classes: int,
+        k: int,
+        patches: int,
+        pictures: int,
+        weights: Sequence[float],
     ) -> None:
-        for key, value in (("model.k", k), ("model.patches", patches), ("model.pictures", pictures)):
+        for key, value in (
+            ("model.k", k),
+            ("model.patches", patches),
+            ("model.pictures", pictures),
+        ):
             check_whole(key, value)
         if isinstance(weights, int | float | str) or len(weights) != 3:
-            raise ConfigError.of("model.weights", weights, "give three: of edges, colours and patches")
+            raise ConfigError.of(
+                "model.weights", weights, "give three: of edges, colours and patches"
+            )
         for weight in weights:
             check_positive("model.weights", weight)
         size = (int(shape[0]), int(shape[1]), int(shape[2]))
         if min(size[1:]) < LEAST:
             raise ConfigError.of(
-                "data.shape", list(shape), f"too small for {PATCH}x{PATCH} patches: at least {LEAST} pixels a side"
+                "data.shape",
+                list(shape),
+                f"too small for {PATCH}x{PATCH} patches: at least {LEAST} pixels a side",
             )
         self.shape, self.classes, self.k = size, classes, k
         features = sum(
             block.shape[1]
-            for block in blocks(torch.zeros(1, *size), cell_of(size), torch.zeros(patches, size[0], PATCH, PATCH))
+            for block in blocks(
+                torch.zeros(1, *size), cell_of(size), torch.zeros(patches, size[0], PATCH, PATCH)
+            )
         )
-        check_number("model.k", k, lambda x: x <= features, f"cannot be larger than the {features} features of a picture")
+        check_number(
+            "model.k",
+            k,
+            lambda x: x <= features,
+            f"cannot be larger than the {features} features of a picture",
+        )
         self._settings = (size, k, patches, pictures, tuple(float(weight) for weight in weights))
 
     @property
@@ -95,23 +118,30 @@ class Frame:
     def describe(self, x: Tensor) -> NDArray[np.float32]:
         """Pictures (N, C, H, W) between 0 and 1 -> (N, D)."""
         described = blocks(x, self.cell, self.filters)
-        return torch.cat([scale * block for scale, block in zip(self.scales, described, strict=True)], 1).numpy()
+        return torch.cat(
+            [scale * block for scale, block in zip(self.scales, described, strict=True)], 1
+        ).numpy()
 
 
 _one_at_a_time = threading.Lock()
 
 
 @lru_cache(maxsize=4)
-def frame(shape: tuple[int, int, int], k: int, patches: int, pictures: int, weights: tuple[float, ...]) -> Frame:
+def frame(
+    shape: tuple[int, int, int], k: int, patches: int, pictures: int, weights: tuple[float, ...]
+) -> Frame:
     """Made from procedural pictures: always the same for the same settings."""
     public = torch.from_numpy(scenes(pictures, shape))
     filters, cell = whitened_patches(public[: max(1, pictures // 2)], patches), cell_of(shape)
     parts = [blocks(some, cell, filters) for some in public.split(BATCH)]
     described = [torch.cat(block).numpy() for block in zip(*parts, strict=True)]
     scales = tuple(
-        math.sqrt(weight / max(float(block.var(axis=0).sum()), 1e-12)) for weight, block in zip(weights, described, strict=True)
+        math.sqrt(weight / max(float(block.var(axis=0).sum()), 1e-12))
+        for weight, block in zip(weights, described, strict=True)
     )
-    features = np.concatenate([scale * block for scale, block in zip(scales, described, strict=True)], axis=1)
+    features = np.concatenate(
+        [scale * block for scale, block in zip(scales, described, strict=True)], axis=1
+    )
     centred = (features - features.mean(axis=0)).astype(np.float64)
     _, vectors = np.linalg.eigh(centred.T @ centred)
     T = vectors[:, ::-1][:, :k]
@@ -127,13 +157,20 @@ def cell_of(shape: tuple[int, int, int]) -> int:
 def whitened_patches(pictures: Tensor, count: int) -> Tensor:
     """Random patches of pictures (N, C, H, W), whitened, of zero mean: (count, C, 5, 5)."""
     C = pictures.shape[1]
-    patches = pictures.unfold(2, PATCH, 3).unfold(3, PATCH, 3).permute(0, 2, 3, 1, 4, 5).reshape(-1, C * PATCH**2)
+    patches = (
+        pictures.unfold(2, PATCH, 3)
+        .unfold(3, PATCH, 3)
+        .permute(0, 2, 3, 1, 4, 5)
+        .reshape(-1, C * PATCH**2)
+    )
     patches = patches - patches.mean(1, keepdim=True)
     patches = patches / (patches.var(1, keepdim=True) + FLAT).sqrt()
     patches = patches[patches.var(1) > 0.3]
     values, vectors = torch.linalg.eigh(patches.T @ patches / len(patches))
     W = vectors @ torch.diag((values.clamp(min=0) + RIDGE).rsqrt()) @ vectors.T
-    chosen = np.resize(generator(0, "patches").permutation(len(patches)), count)  # some twice, where pictures are few
+    chosen = np.resize(
+        generator(0, "patches").permutation(len(patches)), count
+    )  # some twice, where pictures are few
     white = functional.normalize(patches[torch.from_numpy(chosen)] @ W, dim=1) @ W
     filters = white.reshape(-1, C, PATCH, PATCH)
     return filters - filters.mean((1, 2, 3), keepdim=True)
@@ -150,7 +187,10 @@ def blocks(x: Tensor, cell: int, filters: Tensor) -> list[Tensor]:
 def edges(x: Tensor, cell: int, orientations: int = 9) -> Tensor:
     """Histograms of the gradients' orientations in cells, each normalised by its neighbourhood."""
     padded = functional.pad(x, (1, 1, 1, 1), mode="replicate")
-    gx, gy = padded[:, :, 1:-1, 2:] - padded[:, :, 1:-1, :-2], padded[:, :, 2:, 1:-1] - padded[:, :, :-2, 1:-1]
+    gx, gy = (
+        padded[:, :, 1:-1, 2:] - padded[:, :, 1:-1, :-2],
+        padded[:, :, 2:, 1:-1] - padded[:, :, :-2, 1:-1],
+    )
     length = (gx**2 + gy**2).sqrt()
     channel = length.argmax(1, keepdim=True)
     length, gx, gy = (value.gather(1, channel) for value in (length, gx, gy))
@@ -162,8 +202,13 @@ def edges(x: Tensor, cell: int, orientations: int = 9) -> Tensor:
     votes.scatter_add_(1, (bin + 1) % orientations, length * share)
     ramp = torch.cat([torch.arange(1, cell + 1), torch.arange(cell - 1, 0, -1)]).float() / cell
     window = (ramp[:, None] * ramp).expand(orientations, 1, -1, -1)
-    cells = functional.conv2d(votes, window, stride=cell, padding=cell // 2, groups=orientations) / cell**2
-    energy = functional.avg_pool2d((cells**2).sum(1, keepdim=True), 3, 1, 1, count_include_pad=False)
+    cells = (
+        functional.conv2d(votes, window, stride=cell, padding=cell // 2, groups=orientations)
+        / cell**2
+    )
+    energy = functional.avg_pool2d(
+        (cells**2).sum(1, keepdim=True), 3, 1, 1, count_include_pad=False
+    )
     return cells / (energy.sqrt() + 0.02)
 
 
@@ -174,8 +219,13 @@ def colours(x: Tensor, grid: int = 3) -> Tensor:
     else:
         opponent = torch.einsum("oc,nchw->nohw", OPPONENTS, x)
         ranges = ((0.0, 1.73), (-0.5, 0.5), (-0.6, 0.6))
-        histograms = [soft_bins(opponent[:, i : i + 1], *limits, 6) for i, limits in enumerate(ranges)]
-        red, yellow = soft_bins(opponent[:, 1:2], -0.3, 0.3, 5), soft_bins(opponent[:, 2:3], -0.4, 0.4, 5)
+        histograms = [
+            soft_bins(opponent[:, i : i + 1], *limits, 6) for i, limits in enumerate(ranges)
+        ]
+        red, yellow = (
+            soft_bins(opponent[:, 1:2], -0.3, 0.3, 5),
+            soft_bins(opponent[:, 2:3], -0.4, 0.4, 5),
+        )
         histograms.append((red[:, :, None] * yellow[:, None]).flatten(1, 2))
     return torch.cat([functional.adaptive_avg_pool2d(h, grid) for h in histograms], 1).sqrt()
 

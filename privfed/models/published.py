@@ -35,20 +35,31 @@ class Published:
         if self.schema is not None and set(NAMES) <= set(self.arrays):
             return self._table(self.schema)
         U = self.arrays.get("U")
-        if set(self.arrays) == {"U"} and U is not None and U.ndim == 2 and self.result["algo"] != "jlmargin":
+        if (
+            set(self.arrays) == {"U"}
+            and U is not None
+            and U.ndim == 2
+            and self.result["algo"] != "jlmargin"
+        ):
             return LinearModel(U)
         if set(NAMES) <= set(self.arrays):
-            raise ConfigError(f"{self.folder}: has no schema.yaml, so nobody knows what the columns of its table mean")
+            raise ConfigError(
+                f"{self.folder}: has no schema.yaml, so nobody knows what the columns of its table mean"
+            )
         what = ", ".join(self.arrays) if len(self.arrays) < 6 else f"{len(self.arrays)} arrays"
         kinds = "heads are fitted to runs on tables, and to linear ones of fedrep, altmin, centaur and expmech"
-        raise ConfigError(f"{self.folder}: algo={self.result['algo']} published {what or 'nothing'}; {kinds}")
+        raise ConfigError(
+            f"{self.folder}: algo={self.result['algo']} published {what or 'nothing'}; {kinds}"
+        )
 
     def _table(self, schema: Schema) -> TableModel:
         model = TableModel.of(schema, [self.arrays[name] for name in NAMES])
         k, C, scales = model.scale.size, outputs(schema), (len(schema.numbers) + 1,)
         shapes = (scales, scales, (schema.d + 1, C), (schema.d, k), (k,))
         if tuple(array.shape for array in model.arrays) != shapes:
-            raise ConfigError(f"{self.folder}: model.npz is not of the columns in schema.yaml; was one of them edited?")
+            raise ConfigError(
+                f"{self.folder}: model.npz is not of the columns in schema.yaml; was one of them edited?"
+            )
         return model
 
 
@@ -62,7 +73,9 @@ def read(folder: str | Path) -> Published:
     try:
         result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{folder / 'result.json'}: cannot be read ({' '.join(str(error).split())})") from error
+        raise ConfigError(
+            f"{folder / 'result.json'}: cannot be read ({' '.join(str(error).split())})"
+        ) from error
     if not isinstance(result, dict) or not {"algo", "privacy", "n_users"} <= set(result):
         raise ConfigError(f"{folder / 'result.json'}: is not the result of a run")
     return Published(folder, _arrays(folder / "model.npz"), result, _schema(folder / "schema.yaml"))
@@ -88,4 +101,6 @@ def _schema(path: Path) -> Schema | None:
     try:
         return Schema.from_yaml(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+        raise ConfigError(
+            f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})"
+        ) from error

@@ -48,7 +48,11 @@ class Heads:
 
 
 def fit_heads(
-    X: Array, R: Array, unit: Array | None = None, strengths: Sequence[float] = STRENGTHS, centre: bool = False
+    X: Array,
+    R: Array,
+    unit: Array | None = None,
+    strengths: Sequence[float] = STRENGTHS,
+    centre: bool = False,
 ) -> Heads:
     """The best ridge fit of every user by its own leave-one-out error; few rows say little, so then it stays near the usual.
 
@@ -72,7 +76,11 @@ def fit_heads(
         f = (values if dual else 1.0) / (values + lam[:, None])
         rest = 1.0 - extra - np.matmul(T * T, f[:, :, None])
         residuals = (R - np.matmul(T, f[:, :, None] * S)) / np.maximum(rest, 1e-9)
-        loo = np.sum(residuals**2, axis=(1, 2)) / m * math.exp((math.log10(strength / USUAL) / DECADES) ** 2 / m)
+        loo = (
+            np.sum(residuals**2, axis=(1, 2))
+            / m
+            * math.exp((math.log10(strength / USUAL) / DECADES) ** 2 / m)
+        )
         better = loo < best * (1 - 1e-9)
         best, chosen = np.where(better, loo, best), np.where(better, lam, chosen)
     inner = S / (values + chosen[:, None])[:, :, None]

@@ -49,28 +49,38 @@ class Course(Protocol):
 class Explicit:
     """A copy of the parameters for every user; one user alone is computed as any network is."""
 
-    def __init__(self, network: Network, body: Parameters, head: Parameters, users: int, sgd: SGD) -> None:
+    def __init__(
+        self, network: Network, body: Parameters, head: Parameters, users: int, sgd: SGD
+    ) -> None:
         self.network, self.users, self.sgd = network, users, sgd
         self.start = [*body.values(), *head.values()]
         self.names = (list(body), list(head))
-        self.own = [value.expand(users, *value.shape).clone().requires_grad_() for value in self.start]
+        self.own = [
+            value.expand(users, *value.shape).clone().requires_grad_() for value in self.start
+        ]
         self.velocity = [torch.zeros_like(value) for value in self.own]
 
     def features(self, x: Tensor) -> Tensor:
         """See :class:`Course`."""
         names, _ = self.names
-        return self._each(self.network.body, names, self.own[: len(names)], x.unflatten(0, (self.users, -1)))
+        return self._each(
+            self.network.body, names, self.own[: len(names)], x.unflatten(0, (self.users, -1))
+        )
 
     def logits(self, features: Tensor) -> Tensor:
         """See :class:`Course`."""
         _, names = self.names
-        return self._each(self.network.head, names, self.own[len(self.own) - len(names) :], features)
+        return self._each(
+            self.network.head, names, self.own[len(self.own) - len(names) :], features
+        )
 
     def _each(self, module: nn.Module, names: list[str], values: list[Tensor], x: Tensor) -> Tensor:
         own = dict(zip(names, values, strict=True))
         with self.network.fast():
             if self.users == 1:
-                out = functional_call(module, {name: value[0] for name, value in own.items()}, (x[0],))[None]
+                out = functional_call(
+                    module, {name: value[0] for name, value in own.items()}, (x[0],)
+                )[None]
             else:
                 out = vmap(lambda own, x: functional_call(module, own, (x,)))(own, x)
         result: Tensor = out.float()
@@ -81,7 +91,9 @@ class Explicit:
         sgd, everybody = self.sgd, bool(active.all())
         gradients = torch.autograd.grad(loss, self.own)
         with torch.no_grad():
-            for value, velocity, gradient, start in zip(self.own, self.velocity, gradients, self.start, strict=True):
+            for value, velocity, gradient, start in zip(
+                self.own, self.velocity, gradients, self.start, strict=True
+            ):
                 # Not in place: parameters that are added to each other have one gradient, in one piece of memory.
                 new = torch.add(gradient, value, alpha=sgd.decay).add_(velocity, alpha=sgd.momentum)
                 if sgd.pull:

@@ -61,7 +61,9 @@ def slopes(logits: Tensor, labels: Labels) -> Tensor:
     return P * labels.weights[..., None]
 
 
-def descend(heads: Heads, batches: Iterable[tuple[Tensor, Labels]], sgd: SGD, biased: bool = True) -> Heads:
+def descend(
+    heads: Heads, batches: Iterable[tuple[Tensor, Labels]], sgd: SGD, biased: bool = True
+) -> Heads:
     """One step of SGD a batch of (features (B, b, k), labels); users without an example in a batch stay where they are.
 
     biased: whether c is learnt as well.

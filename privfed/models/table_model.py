@@ -42,16 +42,24 @@ def outputs(schema: Schema) -> int:
 
 def public_scales(schema: Schema) -> tuple[Array, Array]:
     """Centre and spread (p + 1,) of the numeric columns and the target by their public bounds; 0 and 1 where there are none."""
-    bounds = [feature.bounds for feature in schema.numbers] + [None if schema.classes else schema.target.bounds]
+    bounds = [feature.bounds for feature in schema.numbers] + [
+        None if schema.classes else schema.target.bounds
+    ]
     centre = [0.0 if b is None else (b[0] + b[1]) / 2 for b in bounds]
-    spread = [1.0 if b is None else (b[1] - b[0]) / math.sqrt(12) for b in bounds]  # that of a uniform distribution
+    spread = [
+        1.0 if b is None else (b[1] - b[0]) / math.sqrt(12) for b in bounds
+    ]  # that of a uniform distribution
     return np.array(centre), np.array(spread)
 
 
 def unscaled(schema: Schema) -> list[int]:
     """Places of the numeric columns without public bounds; place p is the target's."""
     places = [i for i, feature in enumerate(schema.numbers) if feature.bounds is None]
-    return places if schema.classes or schema.target.bounds is not None else [*places, len(schema.numbers)]
+    return (
+        places
+        if schema.classes or schema.target.bounds is not None
+        else [*places, len(schema.numbers)]
+    )
 
 
 @dataclass(frozen=True)
@@ -74,7 +82,9 @@ class TableModel:
     def before(cls, schema: Schema) -> TableModel:
         """Before anything is released: public scales, and nothing else."""
         d, C = schema.d, outputs(schema)
-        return cls(schema, *public_scales(schema), np.zeros((d + 1, C)), np.zeros((d, 0)), np.zeros(0))
+        return cls(
+            schema, *public_scales(schema), np.zeros((d + 1, C)), np.zeros((d, 0)), np.zeros(0)
+        )
 
     @property
     def arrays(self) -> list[Array]:
@@ -88,7 +98,9 @@ class TableModel:
     def targets(self, y: Array) -> Array:
         """Encoded targets: y (...) -> (..., C)."""
         if not self.schema.classes:
-            return np.clip((y - self.centre[-1]) / self.spread[-1], -TARGET_LIMIT, TARGET_LIMIT)[..., None]
+            return np.clip((y - self.centre[-1]) / self.spread[-1], -TARGET_LIMIT, TARGET_LIMIT)[
+                ..., None
+            ]
         if self.schema.classes == 2:
             return np.where(y == 1, 1.0, -1.0)[..., None]
         return (y[..., None] == np.arange(self.schema.classes)) - 1.0 / self.schema.classes
@@ -105,7 +117,9 @@ class TableModel:
         """[1, features in the user's units] (B, m, 1 + k), and the factors (B, k) that made them; P: features (B, m, k)."""
         S = P * self.scale
         factors = self.scale / np.sqrt(ridge.lengths(S))[:, None]
-        return np.concatenate([np.full((*P.shape[:2], 1), CONSTANT), P * factors[:, None, :]], axis=2), factors
+        return np.concatenate(
+            [np.full((*P.shape[:2], 1), CONSTANT), P * factors[:, None, :]], axis=2
+        ), factors
 
     def own(self, X: Array, R: Array) -> tuple[Array, Array, ridge.Heads]:
         """Head rows Q (B, m, 1 + k), their factors (B, k) and users' ridge heads to what the global model leaves over, R."""

@@ -156,11 +156,17 @@ def sampled_mu(epsilon: float, delta: float, q: float, rounds: int, replaced: bo
         return 0.0
 
     def holds(mu: float) -> bool:
-        return total_epsilon([Planned(mu, sampling=q)] * rounds, delta, replaced) <= epsilon * (1 - 1e-6)
+        return total_epsilon([Planned(mu, sampling=q)] * rounds, delta, replaced) <= epsilon * (
+            1 - 1e-6
+        )
 
-    low = gaussian_mu(epsilon, delta) / math.sqrt(rounds)  # without sampling it costs at least as much
+    low = gaussian_mu(epsilon, delta) / math.sqrt(
+        rounds
+    )  # without sampling it costs at least as much
     high = 2.0 * low
-    while high < LARGEST_MU and holds(high):  # where next to nobody takes part, delta alone would allow anything
+    while high < LARGEST_MU and holds(
+        high
+    ):  # where next to nobody takes part, delta alone would allow anything
         low, high = high, 2.0 * high
     while high > low * (1 + 1e-4):
         middle = (low + high) / 2
@@ -188,7 +194,9 @@ def composed(paid: Mapping[Price, int], delta: float, replaced: bool = True) -> 
     for (mu, epsilon, group, sampling), count in paid.items():
         parts.setdefault(group, Counter())[mu, epsilon, sampling] += count
     everybody = parts.pop(None, Counter())
-    return max(_epsilon(everybody + part, delta, replaced) for part in parts.values() or [Counter()])
+    return max(
+        _epsilon(everybody + part, delta, replaced) for part in parts.values() or [Counter()]
+    )
 
 
 def _epsilon(paid: Mapping[tuple[float, float, float], int], delta: float, replaced: bool) -> float:
@@ -197,7 +205,9 @@ def _epsilon(paid: Mapping[tuple[float, float, float], int], delta: float, repla
     paid: so many releases at each mu, epsilon and sampling.
     """
     pure = math.fsum(epsilon * count for (_, epsilon, _), count in paid.items())
-    mu = math.hypot(*(mu * math.sqrt(count) for (mu, _, sampling), count in paid.items() if sampling == 1))
+    mu = math.hypot(
+        *(mu * math.sqrt(count) for (mu, _, sampling), count in paid.items() if sampling == 1)
+    )
     sampled = Counter[tuple[float, float]]()
     for (cost, _, sampling), count in paid.items():
         if sampling < 1:

@@ -42,7 +42,9 @@ class Histogram:
     def count(self, norms: Array, clip: float) -> Array:
         """Counts on the public bins."""
         exponent = np.where(norms > 0, np.frexp(norms)[1] - 1 - self.bottom, 0)
-        return np.bincount(np.clip(exponent, 0, self.size - 1), minlength=self.size).astype(np.float64)
+        return np.bincount(np.clip(exponent, 0, self.size - 1), minlength=self.size).astype(
+            np.float64
+        )
 
     def clip(self, total: Array, n: int, q: float, last: float) -> float:
         """The quantile.

@@ -20,7 +20,9 @@ def clip_factors(norms: Array, clip: float) -> Array:
     """What to multiply each contribution by so that its norm is at most clip. norms: (B,) -> (B,), all in [0, 1]."""
     bound = clip * SLACK
     factors = bound / np.maximum(norms, bound)
-    return np.where(factors < np.finfo(np.float64).tiny, 0.0, factors)  # subnormal factors have no precision
+    return np.where(
+        factors < np.finfo(np.float64).tiny, 0.0, factors
+    )  # subnormal factors have no precision
 
 
 class Contributions(Protocol):
@@ -81,7 +83,9 @@ class Scores:
 
     def clipped(self, clip: float) -> tuple[Array, Array]:
         """Sum over users of the scores in units of 1/clip, rounded down, and the users' largest ones."""
-        units = np.floor(np.clip(np.nan_to_num(np.asarray(self.values, dtype=np.float64)), 0.0, 1.0) * clip)
+        units = np.floor(
+            np.clip(np.nan_to_num(np.asarray(self.values, dtype=np.float64)), 0.0, 1.0) * clip
+        )
         return np.sum(units, axis=0), np.max(units, axis=1, initial=0.0)
 
 

@@ -14,7 +14,10 @@ class Deviate:
 
     def extend(self) -> None:
         """Know 64 bits more."""
-        self.bits, self.known = (self.bits << 64) | (0 if self.exact else self.more()), self.known + 64
+        self.bits, self.known = (
+            (self.bits << 64) | (0 if self.exact else self.more()),
+            self.known + 64,
+        )
 
     def below(self, other: Deviate) -> bool:
         """Whether it is less than another one."""
@@ -84,7 +87,9 @@ class Slow:
             if not all(self.run(x, 2 * k + 2) for _ in range(k + 1)):
                 continue
             negative = self.word() & 1
-            while (rounded := _rounded(s * x.bits, x.known)) != _rounded(s * (x.bits + 1) - 1, x.known):
+            while (rounded := _rounded(s * x.bits, x.known)) != _rounded(
+                s * (x.bits + 1) - 1, x.known
+            ):
                 x.extend()
             return -(k * s + rounded) if negative else k * s + rounded
 

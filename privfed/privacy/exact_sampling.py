@@ -120,7 +120,10 @@ def _run(words: Words, at: int, x: np.uint64, m: np.uint64, plain: bool) -> tupl
         if u > bound:
             return DONE, at, even
         if not plain:
-            limit = np.uint64(0xFFFFFFFFFFFFFFFF) - (np.uint64(0xFFFFFFFFFFFFFFFF) % m + np.uint64(1)) % m
+            limit = (
+                np.uint64(0xFFFFFFFFFFFFFFFF)
+                - (np.uint64(0xFFFFFFFFFFFFFFFF) % m + np.uint64(1)) % m
+            )
             while True:
                 if at >= n:
                     return EMPTY, at, even
@@ -157,7 +160,9 @@ def _fill(out: Whole, first: int, words: Words, at: int, s: int) -> tuple[int, i
 
 
 @njit(cache=True)
-def _fill_exponentials(k: Whole, x: Words, first: int, words: Words, at: int) -> tuple[int, int, int]:
+def _fill_exponentials(
+    k: Whole, x: Words, first: int, words: Words, at: int
+) -> tuple[int, int, int]:
     """Exponential deviates k + x / 2^64 into k[first:], x[first:]; returns as `_fill`."""
     n = len(words)
     for i in range(first, len(k)):
@@ -203,7 +208,9 @@ def exponentials(size: int, fresh: Callable[[int], Words]) -> list[Fraction]:
 def first_of_race(exponents: Array, fresh: Callable[[int], Words]) -> int:
     """The index c with probability proportional to exp(exponents[c]), exponents (C,) being at most 0."""
     deviates = exponentials(len(exponents), fresh)
-    times = np.array([math.log(e.numerator) - math.log(e.denominator) for e in deviates]) - exponents
+    times = (
+        np.array([math.log(e.numerator) - math.log(e.denominator) for e in deviates]) - exponents
+    )
     near = np.flatnonzero(times <= times.min() + 1e-9 * (1.0 + abs(times.min())))
     if len(near) == 1:
         return int(near[0])
@@ -211,7 +218,9 @@ def first_of_race(exponents: Array, fresh: Callable[[int], Words]) -> int:
 
         def time(c: int) -> decimal.Decimal:
             e = deviates[c]
-            return (decimal.Decimal(e.numerator) / e.denominator).ln() - decimal.Decimal(float(exponents[c]))
+            return (decimal.Decimal(e.numerator) / e.denominator).ln() - decimal.Decimal(
+                float(exponents[c])
+            )
 
         return int(min(near.tolist(), key=time))
 

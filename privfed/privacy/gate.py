@@ -50,12 +50,16 @@ class NoiseGate:
         """
         sensitivity = self.sensitivity(bound)
         if math.isinf(mu):
-            self.ledger.charge(GaussianRelease(name, round, total.size, bound, sensitivity, 0.0, group, sampling))
+            self.ledger.charge(
+                GaussianRelease(name, round, total.size, bound, sensitivity, 0.0, group, sampling)
+            )
             return total
         grid = 2.0 ** (math.floor(math.log2(sensitivity / mu)) + GRID)
         sensitivity += grid * math.sqrt(total.size)
         s = math.ceil(sensitivity / mu / grid)
-        self.ledger.charge(GaussianRelease(name, round, total.size, bound, sensitivity, s * grid, group, sampling))
+        self.ledger.charge(
+            GaussianRelease(name, round, total.size, bound, sensitivity, s * grid, group, sampling)
+        )
         noise = self.source.normal(total.size, s, name, round).reshape(total.shape)
         return np.asarray(grid * (np.rint(total / grid).astype(np.int64) + noise), dtype=np.float64)
 

@@ -43,9 +43,13 @@ class Budget:
 
     def __post_init__(self) -> None:
         check_number("eps", self.epsilon, lambda x: x == math.inf or 1e-6 <= x <= 1e6, EPSILONS)
-        check_number("delta", self.delta, lambda x: 0 <= x < 1, "must lie between 0 and 1 (0: pure privacy)")
+        check_number(
+            "delta", self.delta, lambda x: 0 <= x < 1, "must lie between 0 and 1 (0: pure privacy)"
+        )
         if self.neighbouring not in SENSITIVITY:
-            raise ConfigError.of("neighbouring", self.neighbouring, f"must be one of {', '.join(SENSITIVITY)}")
+            raise ConfigError.of(
+                "neighbouring", self.neighbouring, f"must be one of {', '.join(SENSITIVITY)}"
+            )
 
     @property
     def mu(self) -> float:
@@ -81,9 +85,13 @@ class Ledger:
         chain: the link of the last known release; a ledger that was cut, edited or exchanged does not have it there.
         """
         self._file = locked(path)
-        self._file.truncate(self.verify(path))  # a line cut off in the middle: its release was never let out
+        self._file.truncate(
+            self.verify(path)
+        )  # a line cut off in the middle: its release was never let out
         if len(self.releases) < known or (chain and self._links[known] != chain):
-            raise ConfigError(f"{path}: is not the ledger of the {known} releases that were made; it was cut or exchanged")
+            raise ConfigError(
+                f"{path}: is not the ledger of the {known} releases that were made; it was cut or exchanged"
+            )
         return self.releases[known:]
 
     def verify(self, path: Path) -> int:
@@ -107,7 +115,9 @@ class Ledger:
             raise ConfigError(f"{path}: line {number} cannot be read") from error
         self._links.append(linked(self._links[-1], line))
         if link != self._links[-1]:
-            raise ConfigError(f"{path}: line {number} was changed after it was written, or a line before it is missing")
+            raise ConfigError(
+                f"{path}: line {number} was changed after it was written, or a line before it is missing"
+            )
         return release
 
     def expect(self, releases: Sequence[Release]) -> None:
@@ -142,12 +152,16 @@ class Ledger:
     def epsilon_under(self, neighbouring: str) -> float:
         """What the same releases cost under another neighbouring relation."""
         here, there = SENSITIVITY[self.budget.neighbouring], SENSITIVITY[neighbouring]
-        moved = (replace(r, sensitivity=r.sensitivity + (there - here) * r.clip) for r in self.releases)
+        moved = (
+            replace(r, sensitivity=r.sensitivity + (there - here) * r.clip) for r in self.releases
+        )
         return total_epsilon(moved, self.budget.delta, neighbouring != ADD_REMOVE)
 
     def check(self, costs: Sequence[Cost], what: str) -> None:
         """Refuse, before any data is touched, what the budget cannot hold on top of what is spent."""
-        epsilon = composed(self._paid + prices(costs), self.budget.delta, self.budget.neighbouring != ADD_REMOVE)
+        epsilon = composed(
+            self._paid + prices(costs), self.budget.delta, self.budget.neighbouring != ADD_REMOVE
+        )
         if epsilon > self.budget.epsilon:
             raise BudgetError(
                 f"privacy budget refused: {what} would bring the total to epsilon={epsilon:.4g}, the budget is "
@@ -158,10 +172,14 @@ class Ledger:
     def charge(self, release: Release) -> None:
         """Write the release down; when this returns, it may leave."""
         if (release.name, release.round) in self._made:
-            raise PrivfedError(f"{release.name} was released in round {release.round} already; noise is never used twice")
+            raise PrivfedError(
+                f"{release.name} was released in round {release.round} already; noise is never used twice"
+            )
         if self._expected:
             if release != self._expected[0]:
-                raise PrivfedError(f"the ledger's release {len(self.releases) + 1} is not the one that was to be repeated")
+                raise PrivfedError(
+                    f"the ledger's release {len(self.releases) + 1} is not the one that was to be repeated"
+                )
             self._note(self._expected.pop(0))
             return
         self.check([release], f"release {len(self.releases) + 1} ({release.name})")
@@ -197,7 +215,9 @@ def locked(path: Path) -> TextIO:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         file.close()
-        raise ConfigError.of("out", path.parent, "another process is writing this run's ledger") from error
+        raise ConfigError.of(
+            "out", path.parent, "another process is writing this run's ledger"
+        ) from error
     return file
 
 
@@ -212,7 +232,9 @@ def read_release(line: dict[str, Any]) -> Release:
     kinds: tuple[Any, ...] = (GaussianRelease, Selection)
     kind = next(kind for kind in kinds if kind.mechanism == line["mechanism"])
     values = {field.name: line[field.name] for field in fields(kind)}
-    release: Release = kind(**{name: math.inf if value == "inf" else value for name, value in values.items()})
+    release: Release = kind(
+        **{name: math.inf if value == "inf" else value for name, value in values.items()}
+    )
     return release
 
 

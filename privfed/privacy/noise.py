@@ -39,11 +39,17 @@ class SeededNoise:
 
     def normal(self, size: int, s: int, name: str, round: int) -> Whole:
         """The same numbers for the same (seed, name, round)."""
-        return np.rint(s * generator(self.seed, "noise", name, round).standard_normal(size)).astype(np.int64)
+        return np.rint(s * generator(self.seed, "noise", name, round).standard_normal(size)).astype(
+            np.int64
+        )
 
     def choice(self, exponents: Array, name: str, round: int) -> int:
         """The same choice for the same (seed, name, round): the largest exponent plus Gumbel number."""
-        return int(np.argmax(exponents + generator(self.seed, "noise", name, round).gumbel(size=len(exponents))))
+        return int(
+            np.argmax(
+                exponents + generator(self.seed, "noise", name, round).gumbel(size=len(exponents))
+            )
+        )
 
 
 class DiscreteNoise:
@@ -63,9 +69,17 @@ class DiscreteNoise:
 def noise_source(kind: str, seed: int, simulated: bool = True) -> NoiseSource:
     """The source named by ``privacy.noise``; auto is seeded in simulations and discrete wherever real users take part."""
     if kind == SeededNoise.name and not simulated:
-        raise ConfigError.of("privacy.noise", kind, "protects nobody: whoever knows the seed can take it away; use discrete")
+        raise ConfigError.of(
+            "privacy.noise",
+            kind,
+            "protects nobody: whoever knows the seed can take it away; use discrete",
+        )
     if kind in (DiscreteNoise.name, "secure") or (kind == "auto" and not simulated):
         return DiscreteNoise()
     if kind in (SeededNoise.name, "auto"):
         return SeededNoise(seed)
-    raise ConfigError.of("privacy.noise", kind, "must be auto, seeded (for simulations) or discrete (exact, cryptographic)")
+    raise ConfigError.of(
+        "privacy.noise",
+        kind,
+        "must be auto, seeded (for simulations) or discrete (exact, cryptographic)",
+    )

@@ -17,7 +17,9 @@ STEP = 1e-4
 
 
 @lru_cache(maxsize=4096)
-def sampled_epsilon(mu: float, sampled: tuple[tuple[tuple[float, float], int], ...], delta: float, replaced: bool) -> float:
+def sampled_epsilon(
+    mu: float, sampled: tuple[tuple[tuple[float, float], int], ...], delta: float, replaced: bool
+) -> float:
     """Epsilon at delta of a mu-Gaussian release (0: none) and sampled ones: ((mu, q), how many) each."""
     if math.isinf(mu) or delta == 0 or any(math.isinf(each) for (each, _), _ in sampled):
         return math.inf
@@ -28,15 +30,24 @@ def sampled_epsilon(mu: float, sampled: tuple[tuple[tuple[float, float], int], .
         raise ConfigError(
             "Poisson sampling is accounted with dp-accounting; install it with pip install dp-accounting"
         ) from error
-    relation = NeighboringRelation.REPLACE_ONE if replaced else NeighboringRelation.ADD_OR_REMOVE_ONE
-    length = 2.0 if replaced else 1.0  # of a user's influence, in clip norms; the library counts it by itself
+    relation = (
+        NeighboringRelation.REPLACE_ONE if replaced else NeighboringRelation.ADD_OR_REMOVE_ONE
+    )
+    length = (
+        2.0 if replaced else 1.0
+    )  # of a user's influence, in clip norms; the library counts it by itself
 
     largest = max([mu, *(each for (each, _), _ in sampled)])
-    step = STEP * max(1.0, largest**2 / 2 + 8 * largest)  # of losses that are spread wider, a wider grid tells as much
+    step = STEP * max(
+        1.0, largest**2 / 2 + 8 * largest
+    )  # of losses that are spread wider, a wider grid tells as much
 
     def loss(each: float, q: float) -> pld.PrivacyLossDistribution:
         return pld.from_gaussian_mechanism(
-            length / each, sampling_prob=q, value_discretization_interval=step, neighboring_relation=relation
+            length / each,
+            sampling_prob=q,
+            value_discretization_interval=step,
+            neighboring_relation=relation,
         )
 
     total = loss(mu, 1.0) if mu > 0 else pld.identity(step)

@@ -54,12 +54,19 @@ class Progress(Watched):
         if self.bar.disable and share >= self.told + 0.2 and share < 1:
             self.told = share
             left = (time.perf_counter() - self.started) * (1 / share - 1)
-            self.console.print(f"  {repetitions:,} of {self.total:,} repetitions, about {left:.0f} s left", soft_wrap=True)
+            self.console.print(
+                f"  {repetitions:,} of {self.total:,} repetitions, about {left:.0f} s left",
+                soft_wrap=True,
+            )
 
 
 def verdict(audit: Audit) -> str:
     """One sentence."""
-    lower, claimed, sure = f"{audit['epsilon_lower']:.4g}", f"{audit['epsilon_claimed']:.4g}", f"{audit['confidence']:.4%}"
+    lower, claimed, sure = (
+        f"{audit['epsilon_lower']:.4g}",
+        f"{audit['epsilon_claimed']:.4g}",
+        f"{audit['confidence']:.4%}",
+    )
     sure = sure.rstrip("%").rstrip("0").rstrip(".") + "%"
     if audit["consistent"]:
         return f"the claim of epsilon {claimed} is consistent with the audit: epsilon is at least {lower} (confidence {sure})"
@@ -70,13 +77,20 @@ def described(audit: Audit) -> list[tuple[str, str]]:
     """The bounds in words, each with its epsilon."""
     if audit["kind"] == "one run":
         return [
-            (f"{t['right']} of the {t['guesses']} most confident guesses right", f"{t['epsilon_lower']:.4g}")
+            (
+                f"{t['right']} of the {t['guesses']} most confident guesses right",
+                f"{t['epsilon_lower']:.4g}",
+            )
             for t in audit["tries"]
         ]
     lines = []
     for bound in audit["bounds"]:
         name = f"{METHODS[bound['method']]} of the {bound['statistic']} ({bound['worlds']})"
-        why = "not used: the claim is not Gaussian" if "mu_claimed" not in audit else "not used: the values are not normal"
+        why = (
+            "not used: the claim is not Gaussian"
+            if "mu_claimed" not in audit
+            else "not used: the values are not normal"
+        )
         lines.append((name, f"{bound['epsilon_lower']:.4g}" if bound["applies"] else why))
     return lines
 
@@ -94,11 +108,15 @@ def show_summary(result: dict[str, Any], folder: Path) -> None:
     for name, value in rows:
         console.print(f"  {name:<{width}}  {value}", soft_wrap=True)
     if "mu_claimed" in audit:
-        console.print(f"mu {audit['mu_claimed']:.4g} claimed, {audit['mu']:.4g} measured, at least {audit['mu_lower']:.4g}")
+        console.print(
+            f"mu {audit['mu_claimed']:.4g} claimed, {audit['mu']:.4g} measured, at least {audit['mu_lower']:.4g}"
+        )
     sentence = verdict(audit)
     console.print(sentence[0].upper() + sentence[1:] + ".")
     console.print(f"{effort(result)}, {result['time']['total_s']:.1f} s in all.")
-    console.print(f"written to {folder}: result.json, audit.html, ledger.jsonl, config.yaml", soft_wrap=True)
+    console.print(
+        f"written to {folder}: result.json, audit.html, ledger.jsonl, config.yaml", soft_wrap=True
+    )
 
 
 def effort(result: dict[str, Any]) -> str:
@@ -123,9 +141,13 @@ class Curves:
 
 def curves_of(findings: Findings, audit: Audit) -> Curves:
     """What the picture shows: thresholds on the likelihood ratio."""
-    grid = np.unique(np.concatenate([[0.0], np.geomspace(1e-6, 1, 120), np.linspace(0.001, 1, 120)]))
+    grid = np.unique(
+        np.concatenate([[0.0], np.geomspace(1e-6, 1, 120), np.linspace(0.001, 1, 120)])
+    )
     measured = measured_trade_off(findings.ones, findings.zeros, 1 - audit["confidence"])
-    claimed = claimed_trade_off(audit["epsilon_claimed"], audit["delta"], audit.get("mu_claimed"), grid)
+    claimed = claimed_trade_off(
+        audit["epsilon_claimed"], audit["delta"], audit.get("mu_claimed"), grid
+    )
     return Curves(findings.ones, findings.zeros, measured, grid, claimed, audit["confidence"])
 
 
@@ -135,19 +157,32 @@ def audit_page(result: dict[str, Any], curves: Curves | None, config: str) -> st
     title = f"audit of {result['algo']}: {'consistent' if audit['consistent'] else 'claim refuted'}"
     figures = figure_cards(
         [
-            ("claimed", f"ε {audit['epsilon_claimed']:.4g}", f"δ {audit['delta']:g}, {result['privacy']['neighbouring']}"),
+            (
+                "claimed",
+                f"ε {audit['epsilon_claimed']:.4g}",
+                f"δ {audit['delta']:g}, {result['privacy']['neighbouring']}",
+            ),
             ("at least", f"ε {audit['epsilon_lower']:.4g}", f"confidence {audit['confidence']:g}"),
-            ("played", f"{audit['repetitions']:,}", f"{effort(result)}, {result['time']['total_s']:.0f} s"),
+            (
+                "played",
+                f"{audit['repetitions']:,}",
+                f"{effort(result)}, {result['time']['total_s']:.0f} s",
+            ),
         ]
     )
-    rows = "".join(f'<tr><td>{escape(name)}</td><td class="n">{escape(value)}</td></tr>' for name, value in described(audit))
+    rows = "".join(
+        f'<tr><td>{escape(name)}</td><td class="n">{escape(value)}</td></tr>'
+        for name, value in described(audit)
+    )
     head = '<thead><tr><th>lower bound</th><th class="n">epsilon</th></tr></thead>'
     table = f'<div class="scroll wrap"><table>{head}<tbody>{rows}</tbody></table></div>'
     sentence = verdict(audit)
     words = f"<p>{escape(sentence[0].upper() + sentence[1:])}.</p>{table}{'' if curves is None else WORLDS}"
     cards = [card("What was found", words, wide=True)]
     if curves is not None:
-        cards.append(card("Telling the two worlds apart", _trade_off(curves) + _caption(curves, audit)))
+        cards.append(
+            card("Telling the two worlds apart", _trade_off(curves) + _caption(curves, audit))
+        )
         cards.append(card("What an attacker sees", _values(curves) + NOTE))
     cards.append(details("Configuration", f"<pre>{escape(config)}</pre>"))
     where = f"{effort(result)}, {result['privacy']['noise']} noise, seed {result['seed']}"
@@ -176,6 +211,9 @@ def _values(curves: Curves) -> str:
     edges = np.histogram_bin_edges(np.concatenate([curves.ones, curves.zeros]), 40)
     series = [
         Series(name, np.histogram(values, edges)[0].tolist(), colour=colour)
-        for name, values, colour in (("one world", curves.ones, "c1"), ("the other", curves.zeros, "c2"))
+        for name, values, colour in (
+            ("one world", curves.ones, "c1"),
+            ("the other", curves.zeros, "c2"),
+        )
     ]
     return histogram_chart(edges.tolist(), series, LIKELIHOOD, "runs", False)

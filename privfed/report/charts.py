@@ -56,10 +56,17 @@ class Axis:
     def ticks(self) -> list[float]:
         """Round values inside the range, about five of them."""
         if self.log:
-            first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
+            first, last = (
+                math.ceil(math.log10(self.low) - 1e-9),
+                math.floor(math.log10(self.high) + 1e-9),
+            )
             if self.low >= 0.01 and self.high <= 1000 and last - first <= 2:
                 fine = (f * 10.0**p for p in range(first - 1, last + 1) for f in (1, 2, 5))
-                return [value for value in fine if self.low <= value * (1 + 1e-9) and value <= self.high * (1 + 1e-9)]
+                return [
+                    value
+                    for value in fine
+                    if self.low <= value * (1 + 1e-9) and value <= self.high * (1 + 1e-9)
+                ]
             every = max(1, round((last - first) / 5))
             return [10.0**p for p in range(first, last + 1, every)]
         raw = (self.high - self.low) / 5 or 1.0
@@ -69,21 +76,38 @@ class Axis:
         return [step * i for i in range(first, math.floor(self.high / step + 1e-9) + 1)]
 
 
-def line_chart(series: Sequence[Series], x_label: str, y_label: str, log_y: bool = False, log_x: bool = False) -> str:
+def line_chart(
+    series: Sequence[Series], x_label: str, y_label: str, log_y: bool = False, log_x: bool = False
+) -> str:
     """Lines over a common x, with levels drawn dashed."""
     xs = [x for s in series for x in s.x]
     if min(xs) == max(xs):  # one point stands in the middle
         xs += [xs[0] / 2, xs[0] * 2] if log_x else [xs[0] - 1, xs[0] + 1]
-    tops = [y for s in series for spread in (s.band, s.whiskers) if spread is not None for y in spread[1]]
+    tops = [
+        y
+        for s in series
+        for spread in (s.band, s.whiskers)
+        if spread is not None
+        for y in spread[1]
+    ]
     ys = [y for y in [*(y for s in series for y in s.y), *tops] if y > 0 or not log_y]
     narrow = log_y and bool(ys) and max(ys) < NARROW * min(ys)
     log_y = log_y and bool(ys) and not narrow
     if narrow:
-        ys += [y for s in series for spread in (s.band, s.whiskers) if spread is not None for y in spread[0]]
+        ys += [
+            y
+            for s in series
+            for spread in (s.band, s.whiskers)
+            if spread is not None
+            for y in spread[0]
+        ]
         room = 0.1 * (max(ys) - min(ys)) or 0.5 * min(ys)
         low, high = max(0.0, min(ys) - room), max(ys) + room
     elif log_y:
-        low, high = 10 ** math.floor(math.log10(min(ys))), 10 ** math.ceil(math.log10(max(ys)) + 1e-9)
+        low, high = (
+            10 ** math.floor(math.log10(min(ys))),
+            10 ** math.ceil(math.log10(max(ys)) + 1e-9),
+        )
     else:
         low, high = 0.0, (max(ys, default=0.0) or 1.0) * 1.08
     edge = 12 if any(s.whiskers for s in series) else 0  # whiskers need room
@@ -95,20 +119,32 @@ def line_chart(series: Sequence[Series], x_label: str, y_label: str, log_y: bool
         ends = [(LEFT, up(s.y[0])), (WIDTH - RIGHT, up(s.y[0]))]  # of a level
         points = [(across(x), up(y)) for x, y in zip(s.x, s.y, strict=True)] if s.x else ends
         if s.band is not None:
-            below, above = ([(across(x), up(y)) for x, y in zip(s.x, edge, strict=True)] for edge in s.band)
+            below, above = (
+                [(across(x), up(y)) for x, y in zip(s.x, edge, strict=True)] for edge in s.band
+            )
             outline = " ".join(f"{x:.1f},{y:.1f}" for x, y in [*below, *reversed(above)])
             parts.append(f'<polygon class="band {s.colour}" points="{outline}"/>')
         if s.whiskers is not None:
-            parts += [_whisker(across(x), up(a), up(b), s.colour) for x, a, b in zip(s.x, *s.whiskers, strict=True)]
+            parts += [
+                _whisker(across(x), up(a), up(b), s.colour)
+                for x, a, b in zip(s.x, *s.whiskers, strict=True)
+            ]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        parts.append(f'<polyline class="{"line" if s.x and s.colour else "level"} {s.colour}" points="{path}"/>')
+        parts.append(
+            f'<polyline class="{"line" if s.x and s.colour else "level"} {s.colour}" points="{path}"/>'
+        )
         if s.x and s.colour and len(points) <= 40:
-            parts += [f'<circle class="dot {s.colour}" cx="{x:.1f}" cy="{y:.1f}" r="2.6"/>' for x, y in points]
+            parts += [
+                f'<circle class="dot {s.colour}" cx="{x:.1f}" cy="{y:.1f}" r="2.6"/>'
+                for x, y in points
+            ]
     names = [_name(s, references.index(s) / len(references), across, up) for s in references]
     return _svg([*parts, *names], f"{y_label} against {x_label}") + _legend(series)
 
 
-def histogram_chart(edges: Sequence[float], counts: Sequence[Series], x_label: str, y_label: str, log: bool) -> str:
+def histogram_chart(
+    edges: Sequence[float], counts: Sequence[Series], x_label: str, y_label: str, log: bool
+) -> str:
     """Overlaid histograms; edges, one more than counts, are values or their decimal logarithms."""
     values = [10.0**edge for edge in edges] if log else list(edges)
     used = [i for s in counts for i, c in enumerate(s.y) if c > 0]
@@ -134,15 +170,21 @@ def heat_map(values: NDArray[np.int64], x_label: str, y_label: str) -> str:
     width, height, largest = across(1) - across(0), up(0) - up(1), max(1, int(values.max()))
     for (i, j), count in np.ndenumerate(values):
         if count:
-            box = f'x="{across(j):.1f}" y="{up(i + 1):.1f}" width="{width:.2f}" height="{height:.2f}"'
-            parts.append(f'<rect class="cell c1" {box} style="opacity:{0.15 + 0.85 * count / largest:.2f}"/>')
+            box = (
+                f'x="{across(j):.1f}" y="{up(i + 1):.1f}" width="{width:.2f}" height="{height:.2f}"'
+            )
+            parts.append(
+                f'<rect class="cell c1" {box} style="opacity:{0.15 + 0.85 * count / largest:.2f}"/>'
+            )
     return _svg(parts, f"how much of each {y_label} each {x_label} has")
 
 
 def _name(reference: Series, share: float, across: Axis, up: Axis) -> str:
     """References may be close, so that their names stand side by side, from the right, where lines are mostly far away."""
     end = WIDTH - RIGHT - 2 - share * (WIDTH - LEFT - RIGHT)
-    nearest = min(range(len(reference.x)), key=lambda i: abs(across(reference.x[i]) - end), default=0)
+    nearest = min(
+        range(len(reference.x)), key=lambda i: abs(across(reference.x[i]) - end), default=0
+    )
     y = up(reference.y[nearest])
     return f'<text class="name" x="{end:.1f}" y="{max(y - 5, TOP + 8):.1f}" text-anchor="end">{escape(reference.name)}</text>'
 
@@ -157,15 +199,25 @@ def _frame(across: Axis, up: Axis, x_label: str, y_label: str) -> str:
     parts = []
     for value in up.ticks():
         y = up(value)
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_number(value, up.log)}</text>')
+        parts.append(
+            f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
+        )
+        parts.append(
+            f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_number(value, up.log)}</text>'
+        )
     for value in across.ticks():
         x = across(value)
-        parts.append(f'<line class="tick" x1="{x:.1f}" x2="{x:.1f}" y1="{floor}" y2="{floor + 4}"/>')
-        parts.append(f'<text x="{x:.1f}" y="{floor + 17}" text-anchor="middle">{_number(value, across.log)}</text>')
+        parts.append(
+            f'<line class="tick" x1="{x:.1f}" x2="{x:.1f}" y1="{floor}" y2="{floor + 4}"/>'
+        )
+        parts.append(
+            f'<text x="{x:.1f}" y="{floor + 17}" text-anchor="middle">{_number(value, across.log)}</text>'
+        )
     parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{floor}" y2="{floor}"/>')
     middle = (LEFT + WIDTH - RIGHT) / 2
-    parts.append(f'<text x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_label)}</text>')
+    parts.append(
+        f'<text x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_label)}</text>'
+    )
     height = (TOP + floor) / 2
     turn = f'transform="rotate(-90 16 {height})"'
     parts.append(f'<text x="16" y="{height}" text-anchor="middle" {turn}>{escape(y_label)}</text>')
@@ -186,5 +238,7 @@ def _svg(parts: Sequence[str], title: str) -> str:
 
 
 def _legend(series: Sequence[Series]) -> str:
-    items = "".join(f'<li><i class="key {s.colour}"></i>{escape(s.name)}</li>' for s in series if s.colour)
+    items = "".join(
+        f'<li><i class="key {s.colour}"></i>{escape(s.name)}</li>' for s in series if s.colour
+    )
     return f'<ul class="legend">{items}</ul>'

@@ -15,7 +15,12 @@ from privfed.report.run_page import card
 from privfed.report.wording import error_in_words, error_of
 
 COLOURS = [f"c{i}" for i in range(1, 9)]
-LEVELS = {"standalone": "alone", "global": "global model", "offset": "global and offset", "oracle": "oracle"}
+LEVELS = {
+    "standalone": "alone",
+    "global": "global model",
+    "offset": "global and offset",
+    "oracle": "oracle",
+}
 """Predictors that runs are measured against, by the end of their metric's name."""
 
 
@@ -23,7 +28,9 @@ def _lines(settings: Sequence[Setting]) -> dict[str, list[Setting]]:
     """The settings that are points of one line, by the line's name."""
     lines: dict[str, list[Setting]] = {}
     for setting in settings:
-        lines.setdefault(in_words(setting.line) or setting.runs[0].result["algo"], []).append(setting)
+        lines.setdefault(in_words(setting.line) or setting.runs[0].result["algo"], []).append(
+            setting
+        )
     return lines
 
 
@@ -47,7 +54,11 @@ def error_card(settings: Sequence[Setting]) -> str:
     """Error against epsilon, or against what else is varied: a line for all that differ in nothing else."""
     x_label, places = _places(settings)
     y_label, log = _error(settings)
-    lines = _lines(settings) if x_label == "epsilon" else {settings[0].runs[0].result["algo"]: list(settings)}
+    lines = (
+        _lines(settings)
+        if x_label == "epsilon"
+        else {settings[0].runs[0].result["algo"]: list(settings)}
+    )
     series, apart = [], []
     for (name, members), colour in zip(lines.items(), COLOURS, strict=False):
         points = sorted((s for s in members if s in places), key=lambda s: places[s])
@@ -57,13 +68,22 @@ def error_card(settings: Sequence[Setting]) -> str:
             series.append(Series(name, [s.error for s in points], x, colour, whiskers=(low, high)))
         # What spends nothing, or has no privacy, is a level; mostly the same one, whatever the budget.
         without = {f"{s.error:.3g}": s.name if points else name for s in members if s not in places}
-        apart += [Series(f"{words} (dashed)", [float(error)], colour=colour) for error, words in without.items()]
+        apart += [
+            Series(f"{words} (dashed)", [float(error)], colour=colour)
+            for error, words in without.items()
+        ]
     xs = [x for s in series for x in s.x]
     if not xs:
         return ""
     wide = min(xs) > 0 and max(xs) > 3 * min(xs)
-    chart = line_chart([*_references(settings, places), *apart, *series], x_label, y_label, log, wide)
-    many = f" {len(lines) - len(COLOURS)} more are in the table only." if len(lines) > len(COLOURS) else ""
+    chart = line_chart(
+        [*_references(settings, places), *apart, *series], x_label, y_label, log, wide
+    )
+    many = (
+        f" {len(lines) - len(COLOURS)} more are in the table only."
+        if len(lines) > len(COLOURS)
+        else ""
+    )
     note = f'<p class="soft">Means over seeds; whiskers are one standard deviation. Simulation, not private.{many}</p>'
     return card(f"Error against {x_label}", chart + note)
 
@@ -106,12 +126,19 @@ def convergence_card(settings: Sequence[Setting]) -> str:
             continue
         at = [[curve[i] for curve in curves] for i in range(length)]
         mean, std = [fmean(values) for values in at], [spread(values) or 0.0 for values in at]
-        band = ([m - s for m, s in zip(mean, std, strict=True)], [m + s for m, s in zip(mean, std, strict=True)])
+        band = (
+            [m - s for m, s in zip(mean, std, strict=True)],
+            [m + s for m, s in zip(mean, std, strict=True)],
+        )
         series.append(Series(setting.name, mean, steps[:length], COLOURS[len(series)], band))
     if not series:
         return ""
     few = f" {len(series)} of {len(settings)} settings." if len(drawn) < len(settings) else ""
-    whose = "Held-out rows of some users" if "judged" in drawn[0].runs[0].result else "On fresh users where heads are personal"
+    whose = (
+        "Held-out rows of some users"
+        if "judged" in drawn[0].runs[0].result
+        else "On fresh users where heads are personal"
+    )
     note = f'<p class="soft">{whose}; bands are one standard deviation over seeds.{few}</p>'
     return card("Error after every step", line_chart(series, "step", y_label, log) + note)
 
@@ -122,7 +149,11 @@ def gains_card(settings: Sequence[Setting]) -> str:
     ratio = error_of(settings[0].runs[0].result["metrics"]) != "risk"
     middles = [(a + b) / 2 for a, b in pairwise(RATIOS.edges)]
     for setting in _shown_curves(settings):
-        told = [run.details["histograms"]["gain"] for run in setting.runs if "gain" in run.details.get("histograms", {})]
+        told = [
+            run.details["histograms"]["gain"]
+            for run in setting.runs
+            if "gain" in run.details.get("histograms", {})
+        ]
         users = sum(sum(counts) for counts in told)
         if users:
             shares = [sum(counts[i] for counts in told) / users for i in range(len(middles))]

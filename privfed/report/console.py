@@ -43,10 +43,19 @@ class Progress(Watched):
         self.steps = len(experiment.strategy.plan)
         self.started = time.perf_counter()
         self.first: int | None = None
-        self.bar = bar(self.console, TextColumn("{task.description}"), TextColumn("{task.fields[words]}"), width=10)
+        self.bar = bar(
+            self.console,
+            TextColumn("{task.description}"),
+            TextColumn("{task.fields[words]}"),
+            width=10,
+        )
         self.task = self.bar.add_task("preparing", total=max(1, self.steps), words="")
         data = experiment.data
-        usual = f"{data.m} examples of {data.d} features each" if data.simulated else f"{data.d} features"
+        usual = (
+            f"{data.m} examples of {data.d} features each"
+            if data.simulated
+            else f"{data.d} features"
+        )
         examples = getattr(data, "examples", usual)
         self.console.print(
             f"{experiment.cfg.algo.name}: {data.n:,} users on {len(experiment.nodes)} node(s), {examples}, "
@@ -57,9 +66,13 @@ class Progress(Watched):
     def step(self, row: Row) -> None:
         """One more step is done."""
         name = name_step(row, self.main, self.rounds)
-        self.bar.update(self.task, advance=1, description=name, words=describe_step(row, short=True))
+        self.bar.update(
+            self.task, advance=1, description=name, words=describe_step(row, short=True)
+        )
         if self.bar.disable:
-            self.console.print(f"  {name:<14} {describe_step(row)}{self._left(row['step'])}", soft_wrap=True)
+            self.console.print(
+                f"  {name:<14} {describe_step(row)}{self._left(row['step'])}", soft_wrap=True
+            )
 
     def _left(self, step: int) -> str:
         """How long the other steps may take, where that is worth saying."""
@@ -75,7 +88,9 @@ def show_summary(result: Row, folder: Path) -> None:
     console = PatientConsole(highlight=False)
     metrics = result["metrics"]
     if error_of(metrics):
-        table = Table(title=f"{error_in_words(result)} (simulation, not private)", title_justify="left")
+        table = Table(
+            title=f"{error_in_words(result)} (simulation, not private)", title_justify="left"
+        )
         table.add_column("predictor")
         table.add_column("error", justify="right")
         for name, value in comparison(metrics):
@@ -90,10 +105,18 @@ def show_summary(result: Row, folder: Path) -> None:
         console.print(f"Note: {note}")
     console.print(guarantee_in_words(result))
     spent = result["time"]
-    speed = f", {speed_in_words(spent['user_rounds_per_s'])} user-rounds a second" if "user_rounds_per_s" in spent else ""
-    console.print(f"{spent['total_s']:.1f} s in all{speed}, {result['peak_rss_mb']:.0f} MB at most.")
+    speed = (
+        f", {speed_in_words(spent['user_rounds_per_s'])} user-rounds a second"
+        if "user_rounds_per_s" in spent
+        else ""
+    )
+    console.print(
+        f"{spent['total_s']:.1f} s in all{speed}, {result['peak_rss_mb']:.0f} MB at most."
+    )
     also = ", schema.yaml" if (folder / "schema.yaml").exists() else ""
-    console.print(f"written to {folder}: result.json, report.html, model.npz, ledger.jsonl, rounds.csv, config.yaml{also}")
+    console.print(
+        f"written to {folder}: result.json, report.html, model.npz, ledger.jsonl, rounds.csv, config.yaml{also}"
+    )
 
 
 def show_table(cfg: DictConfig) -> None:
@@ -121,17 +144,27 @@ def show_plan(experiment: Experiment) -> None:
     pure = all(cost.epsilon for mine in costs.values() for cost in mine)
     shares = {name: paid(mine) for name, mine in costs.items()}
     for name, mine in costs.items():
-        share = f"{shares[name] / sum(shares.values()):.1%}" if math.isfinite(sum(shares.values())) else "-"
+        share = (
+            f"{shares[name] / sum(shares.values()):.1%}"
+            if math.isfinite(sum(shares.values()))
+            else "-"
+        )
         each = [cost.epsilon if pure else cost.mu for cost in mine]
-        amount = f"{min(each):.3g}" if min(each) == max(each) else f"{min(each):.3g} to {max(each):.3g}"
+        amount = (
+            f"{min(each):.3g}" if min(each) == max(each) else f"{min(each):.3g} to {max(each):.3g}"
+        )
         grouped = sum(cost.group is not None for cost in mine)
         alone = str(len(mine) - grouped) if len(mine) > grouped else ""
-        times = " + ".join(filter(None, [alone, f"{grouped} in disjoint groups" if grouped else ""]))
+        times = " + ".join(
+            filter(None, [alone, f"{grouped} in disjoint groups" if grouped else ""])
+        )
         table.add_row(name, times, f"{'epsilon' if pure else 'mu'} {amount}", share)
     console = Console(highlight=False)
     console.print(table)
     budget = experiment.budget
-    console.print(f"budget: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {budget.neighbouring}; nothing was released")
+    console.print(
+        f"budget: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {budget.neighbouring}; nothing was released"
+    )
 
 
 def paid(costs: Sequence[Cost]) -> float:

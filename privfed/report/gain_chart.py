@@ -19,7 +19,13 @@ def gain_body(counts: Array, by_size: Array | None, metrics: dict[str, Any]) -> 
     """A histogram of gains over learning alone, and a table by number of rows; counts on the bins of RATIOS."""
     edges = RATIOS.edges
     ratio = error_of(metrics) != "risk"
-    chart = histogram_chart(list(edges), [Series("users", list(counts), colour="c1")], gain_label(ratio), "users", log=ratio)
+    chart = histogram_chart(
+        list(edges),
+        [Series("users", list(counts), colour="c1")],
+        gain_label(ratio),
+        "users",
+        log=ratio,
+    )
     middle = len(counts) // 2
     wins, losses, users = counts[middle:].sum(), counts[:middle].sum(), counts.sum()
     shares = f"{wins / users:.0%} of {users:,.0f} judged users are at least as good as alone, {losses / users:.0%} are worse"
@@ -30,17 +36,38 @@ def gain_body(counts: Array, by_size: Array | None, metrics: dict[str, Any]) -> 
 
 def gain_label(ratio: bool) -> str:
     """What gains are measured in: ratios of errors, or differences of shares."""
-    return "error alone / error of the personal model" if ratio else "wrong answers alone, less those of the personal model"
+    return (
+        "error alone / error of the personal model"
+        if ratio
+        else "wrong answers alone, less those of the personal model"
+    )
 
 
 def size_table(by_size: Array) -> str:
     """Users by number of rows: by_size (sizes, 4) has users, those who gain, and the sums of their errors, own and alone."""
     rows = []
-    for (users, gain, own, alone), low, high in zip(by_size, SIZES, [*SIZES[1:], np.inf], strict=True):
+    for (users, gain, own, alone), low, high in zip(
+        by_size, SIZES, [*SIZES[1:], np.inf], strict=True
+    ):
         if users:
-            span = f"{low:,}" if high == low + 1 else f"{low:,} or more" if np.isinf(high) else f"{low:,} to {int(high) - 1:,}"
-            cells = (f"{users:,.0f}", f"{gain / users:.0%}", f"{own / users:.4g}", f"{alone / users:.4g}")
-            rows.append(f"<tr><td>{span}</td>" + "".join(f'<td class="n">{cell}</td>' for cell in cells) + "</tr>")
+            span = (
+                f"{low:,}"
+                if high == low + 1
+                else f"{low:,} or more"
+                if np.isinf(high)
+                else f"{low:,} to {int(high) - 1:,}"
+            )
+            cells = (
+                f"{users:,.0f}",
+                f"{gain / users:.0%}",
+                f"{own / users:.4g}",
+                f"{alone / users:.4g}",
+            )
+            rows.append(
+                f"<tr><td>{span}</td>"
+                + "".join(f'<td class="n">{cell}</td>' for cell in cells)
+                + "</tr>"
+            )
     head = "".join(f'<th class="n">{name}</th>' for name in ("users", "who gain", "error", "alone"))
     return (
         f'<div class="scroll"><table><thead><tr><th>rows a user trains with</th>{head}</tr></thead>'

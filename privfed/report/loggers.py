@@ -33,7 +33,9 @@ class Logger:
             self.module = importlib.import_module(self.package)
         except ImportError as error:
             name = type(self).__name__.lower()
-            allowed = f"needs the package {self.package}; install it with pip install 'privfed[loggers]'"
+            allowed = (
+                f"needs the package {self.package}; install it with pip install 'privfed[loggers]'"
+            )
             raise ConfigError.of("logger", name, allowed) from error
 
     def start(self, cfg: DictConfig, folder: Path) -> None:
@@ -84,15 +86,23 @@ class MLflow(Logger):
         entities = importlib.import_module("mlflow.entities")
         self.metric = entities.Metric
         uri, store = os.environ.get("MLFLOW_TRACKING_URI"), folder.resolve().parent / "mlruns"
-        self.client = importlib.import_module("mlflow.tracking").MlflowClient(tracking_uri=uri or store.as_uri())
+        self.client = importlib.import_module("mlflow.tracking").MlflowClient(
+            tracking_uri=uri or store.as_uri()
+        )
         kept = folder / "mlflow.txt"
         if kept.exists():
             self.run = kept.read_text(encoding="utf-8")
             return
         with only_one(None if uri else store):
             known = self.client.get_experiment_by_name(self.EXPERIMENT)
-            experiment = self.client.create_experiment(self.EXPERIMENT) if known is None else known.experiment_id
-        self.run = self.client.create_run(experiment, start_time=1000 * now(), run_name=folder.name).info.run_id
+            experiment = (
+                self.client.create_experiment(self.EXPERIMENT)
+                if known is None
+                else known.experiment_id
+            )
+        self.run = self.client.create_run(
+            experiment, start_time=1000 * now(), run_name=folder.name
+        ).info.run_id
         kept.write_text(self.run, encoding="utf-8")
         settings = OmegaConf.to_container(cfg)
         assert isinstance(settings, dict)
@@ -106,7 +116,9 @@ class MLflow(Logger):
 
     def end(self, result: Row) -> None:
         """The final numbers."""
-        self._log({f"final_{name}": value for name, value in final(result).items()}, result["rounds"])
+        self._log(
+            {f"final_{name}": value for name, value in final(result).items()}, result["rounds"]
+        )
         self.client.set_terminated(self.run, end_time=1000 * now())
 
     def _log(self, values: dict[str, float], step: int) -> None:
@@ -142,7 +154,10 @@ class Loggers:
             except Exception as error:
                 self.loggers.remove(logger)
                 why = " ".join(f"{type(error).__name__}: {error}".split())
-                print(f"privfed: logger={type(logger).__name__.lower()} stopped ({why}); the run goes on", file=sys.stderr)
+                print(
+                    f"privfed: logger={type(logger).__name__.lower()} stopped ({why}); the run goes on",
+                    file=sys.stderr,
+                )
 
 
 def chosen(cfg: DictConfig) -> Loggers:

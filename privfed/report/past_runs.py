@@ -114,33 +114,60 @@ def find(paths: Sequence[Path]) -> list[Run]:
     for path in paths:
         if not path.is_dir():
             raise ConfigError(f"{path}: there is no such folder")
-        below = [path] if (path / "result.json").exists() else [file.parent for file in sorted(path.rglob("result.json"))]
-        kept = [folder for folder in below if folder == path or not folder.name.startswith("previous-")]
+        below = (
+            [path]
+            if (path / "result.json").exists()
+            else [file.parent for file in sorted(path.rglob("result.json"))]
+        )
+        kept = [
+            folder for folder in below if folder == path or not folder.name.startswith("previous-")
+        ]
         if not kept:
-            raise ConfigError(f"{path}: there is no finished run in it, as no result.json is there or below")
+            raise ConfigError(
+                f"{path}: there is no finished run in it, as no result.json is there or below"
+            )
         folders |= {folder.resolve(): folder for folder in kept}
     runs = [read(folder) for folder in folders.values()]
     real = [run for run in runs if "audit" not in run.result]
     if not real:
-        raise ConfigError(f"{paths[0]}: holds an audit, whose page is audit.html; there is no run to report")
+        raise ConfigError(
+            f"{paths[0]}: holds an audit, whose page is audit.html; there is no run to report"
+        )
     return real
 
 
 def read(folder: Path) -> Run:
     """The run in a folder."""
     result = read_json(folder / "result.json")
-    missing = [key for key in ("algo", "seed", "metrics", "privacy", "time", "versions") if key not in result]
+    missing = [
+        key
+        for key in ("algo", "seed", "metrics", "privacy", "time", "versions")
+        if key not in result
+    ]
     if missing:
-        raise ConfigError(f"{folder / 'result.json'}: is not the result of a run, as it has no {missing[0]!r}")
+        raise ConfigError(
+            f"{folder / 'result.json'}: is not the result of a run, as it has no {missing[0]!r}"
+        )
     cfg = OmegaConf.to_container(load(folder))
     assert isinstance(cfg, dict)
     config = dict(flat(cfg))
-    for group, name in (("algo", "name"), ("data", "name"), ("data", "_target_"), ("init", "strategy._target_")):
+    for group, name in (
+        ("algo", "name"),
+        ("data", "name"),
+        ("data", "_target_"),
+        ("init", "strategy._target_"),
+    ):
         config.setdefault(group, str(config.get(f"{group}.{name}", "")).rpartition(".")[2].lower())
     sweep = asked(folder)
     config |= {key: value for key, value in sweep.items() if key in GROUPS}
-    kept = {key: value for key, value in config.items() if key.split(".")[0] not in UNIMPORTANT or key in sweep}
-    return Run(folder, result, {key: value for key, value in kept.items() if key.split(".")[-1] != "seed"})
+    kept = {
+        key: value
+        for key, value in config.items()
+        if key.split(".")[0] not in UNIMPORTANT or key in sweep
+    }
+    return Run(
+        folder, result, {key: value for key, value in kept.items() if key.split(".")[-1] != "seed"}
+    )
 
 
 def asked(folder: Path) -> dict[str, str]:
@@ -207,7 +234,10 @@ def settings_of(runs: Sequence[Run]) -> list[Setting]:
         )
         for together in groups.values()
     ]
-    return sorted(made, key=lambda setting: [order(value) for value in (setting.line | setting.budget).values()])
+    return sorted(
+        made,
+        key=lambda setting: [order(value) for value in (setting.line | setting.budget).values()],
+    )
 
 
 def distinguishing(configs: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[str]:
@@ -226,7 +256,9 @@ def distinguishing(configs: Sequence[dict[str, Any]], keys: Sequence[str]) -> li
 def differing(settings: Sequence[Setting]) -> list[str]:
     """Keys that a person sets and that are not the same in all settings."""
     configs = [setting.runs[0].config for setting in settings]
-    keys = [key for key in dict.fromkeys(key for config in configs for key in config) if not wiring(key)]
+    keys = [
+        key for key in dict.fromkeys(key for config in configs for key in config) if not wiring(key)
+    ]
     keys.sort(key=lambda key: key not in GROUPS)
     return [key for key in keys if len({repr(config.get(key, ...)) for config in configs}) > 1]
 

@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as Bar
 from rich.table import Table
 
@@ -30,7 +36,13 @@ class PatientConsole(Console):
 
 def bar(console: Console, before: ProgressColumn, *after: ProgressColumn, width: int) -> Bar:
     """How far something is and how long it may take; only on a terminal, and not where the console is quiet."""
-    columns = (before, BarColumn(bar_width=width), MofNCompleteColumn(), TimeRemainingColumn(), *after)
+    columns = (
+        before,
+        BarColumn(bar_width=width),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        *after,
+    )
     return Bar(*columns, console=console, disable=console.quiet or not console.is_terminal)
 
 
@@ -53,7 +65,9 @@ class SweepProgress(Watched):
     def __init__(self, total: int, done: int, folder: Path, quiet: bool = False) -> None:
         self.console = PatientConsole(quiet=quiet, highlight=False)
         self.total, self.before, self.over, self.started = total, done, done, time.perf_counter()
-        self.bar = bar(self.console, TextColumn("runs"), TextColumn("{task.fields[words]}"), width=20)
+        self.bar = bar(
+            self.console, TextColumn("runs"), TextColumn("{task.fields[words]}"), width=20
+        )
         self.task = self.bar.add_task("", total=total, completed=done, words="")
         kept = f", {done} of them done already" if done else ""
         self.console.print(f"sweep of {total} run(s){kept}, into {folder}", soft_wrap=True)
@@ -70,7 +84,11 @@ class SweepProgress(Watched):
         if result is None:
             print(f"privfed: {words}", file=sys.stderr, flush=True)
         elif self.bar.disable:
-            left = (time.perf_counter() - self.started) * (self.total - self.over) / (self.over - self.before)
+            left = (
+                (time.perf_counter() - self.started)
+                * (self.total - self.over)
+                / (self.over - self.before)
+            )
             self.say(f"{words}  ({self.over} of {self.total}, about {left:.0f} s left)")
 
 
@@ -93,8 +111,12 @@ def show_sweep(settings: Sequence[Setting]) -> None:
     for column in ("seeds", "mean error", "std", "epsilon spent"):
         table.add_column(column, justify="right")
     for setting in settings:
-        own = [shown(value) for value in (setting.line | setting.budget).values()] or [setting.runs[0].result["algo"]]
+        own = [shown(value) for value in (setting.line | setting.budget).values()] or [
+            setting.runs[0].result["algo"]
+        ]
         mean = "-" if math.isnan(setting.error) else f"{setting.error:.4g}"
-        std = "-" if setting.spread is None or math.isnan(setting.spread) else f"{setting.spread:.2g}"
+        std = (
+            "-" if setting.spread is None or math.isnan(setting.spread) else f"{setting.spread:.2g}"
+        )
         table.add_row(*own, str(len(setting.runs)), mean, std, f"{setting.epsilon:.4g}")
     PatientConsole(highlight=False).print(table)

@@ -77,7 +77,9 @@ def write_run(folder: Path, cfg: DictConfig, outcome: Outcome) -> None:
     """Everything else, result.json last: where it exists, the run is complete."""
     result = finite(outcome.result | _flagged(folder, outcome.result))
     table = io.StringIO()
-    columns = [name for name in COLUMNS if not outcome.rows or any(name in row for row in outcome.rows)]
+    columns = [
+        name for name in COLUMNS if not outcome.rows or any(name in row for row in outcome.rows)
+    ]
     writer = csv.DictWriter(table, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(outcome.rows)
@@ -88,7 +90,13 @@ def write_run(folder: Path, cfg: DictConfig, outcome: Outcome) -> None:
     if outcome.schema is not None:
         write_atomically(folder / "schema.yaml", outcome.schema.to_yaml().encode())
     page = report_page(
-        result, outcome.rows, outcome.histograms, outcome.scale, OmegaConf.to_yaml(cfg), outcome.split, outcome.by_size
+        result,
+        outcome.rows,
+        outcome.histograms,
+        outcome.scale,
+        OmegaConf.to_yaml(cfg),
+        outcome.split,
+        outcome.by_size,
     )
     write_atomically(folder / "report.html", page.encode())
     write_details(folder, outcome)
@@ -99,12 +107,18 @@ def write_run(folder: Path, cfg: DictConfig, outcome: Outcome) -> None:
 
 def write_result(folder: Path, result: dict[str, Any]) -> None:
     """result.json, of numbers that were found finite."""
-    write_atomically(folder / "result.json", (json.dumps(result, indent=2, allow_nan=False) + "\n").encode())
+    write_atomically(
+        folder / "result.json", (json.dumps(result, indent=2, allow_nan=False) + "\n").encode()
+    )
 
 
 def _flagged(folder: Path, result: dict[str, Any]) -> dict[str, Any]:
     """A note where this is not the first run on users who may be the same: what one run guarantees does not cover several."""
-    spent = [str(cost) for kept in sorted(folder.glob("previous-*")) if (cost := spent_in(kept)) is not None]
+    spent = [
+        str(cost)
+        for kept in sorted(folder.glob("previous-*"))
+        if (cost := spent_in(kept)) is not None
+    ]
     if not spent or result["privacy"]["noise"] == SeededNoise.name:
         return {}
     note = (
@@ -137,9 +151,18 @@ def finite(value: Any, path: str = "result") -> Any:
 def page_again(run: Run) -> str:
     """The page of a finished run, from its files; pictures whose numbers were not kept are left out."""
     extra = run.details
-    histograms = {name: np.asarray(counts, dtype=np.float64) for name, counts in extra.get("histograms", {}).items()}
-    scale = Scale(np.asarray(extra["scale"]["edges"], dtype=np.float64), extra["scale"]["log"]) if "scale" in extra else None
+    histograms = {
+        name: np.asarray(counts, dtype=np.float64)
+        for name, counts in extra.get("histograms", {}).items()
+    }
+    scale = (
+        Scale(np.asarray(extra["scale"]["edges"], dtype=np.float64), extra["scale"]["log"])
+        if "scale" in extra
+        else None
+    )
     split = np.asarray(extra["split"], dtype=np.int64) if extra.get("split") else None
     by_size = np.asarray(extra["by_size"], dtype=np.float64) if "by_size" in extra else None
     config = OmegaConf.to_yaml(load(run.folder))
-    return report_page(run.result, run.rows, histograms if scale else {}, scale, config, split, by_size)
+    return report_page(
+        run.result, run.rows, histograms if scale else {}, scale, config, split, by_size
+    )

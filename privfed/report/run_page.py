@@ -81,9 +81,15 @@ def report_page(
 ) -> str:
     """The page of one run."""
     privacy = result["privacy"]
-    epsilon = privacy["epsilon"] if isinstance(privacy["epsilon"], str) else f"{privacy['epsilon']:.4g}"
+    epsilon = (
+        privacy["epsilon"] if isinstance(privacy["epsilon"], str) else f"{privacy['epsilon']:.4g}"
+    )
     cost = (
-        "no privacy" if privacy["guarantee"] == "none" else f"epsilon {epsilon}" if privacy["releases"] else "nothing released"
+        "no privacy"
+        if privacy["guarantee"] == "none"
+        else f"epsilon {epsilon}"
+        if privacy["releases"]
+        else "nothing released"
     )
     title = f"{result['algo']}: {cost}"
     notes = "".join(f"<p>{escape(note)}</p>" for note in result.get("notes", []))
@@ -98,7 +104,12 @@ def report_page(
     if rows and math.isfinite(rows[-1]["epsilon"]):
         cards.append(_budget_card(rows, privacy["target_epsilon"]))
     if "gain" in histograms:
-        cards.append(card("Who gains by a personal model", gain_body(histograms["gain"], by_size, result["metrics"])))
+        cards.append(
+            card(
+                "Who gains by a personal model",
+                gain_body(histograms["gain"], by_size, result["metrics"]),
+            )
+        )
     elif scale is not None and result["algo"] != "standalone":
         cards.append(_benefit_card(histograms, scale, result))
     if split is not None:
@@ -124,7 +135,9 @@ def whole_page(title: str, subtitle: str, figures: str, cards: Sequence[str], ve
 
 def card(title: str, body: str, wide: bool = False) -> str:
     """A box with a title, across the page if it is wide."""
-    return f'<section class="card{" wide" if wide else ""}"><h2>{escape(title)}</h2>{body}</section>'
+    return (
+        f'<section class="card{" wide" if wide else ""}"><h2>{escape(title)}</h2>{body}</section>'
+    )
 
 
 def details(title: str, body: str) -> str:
@@ -142,18 +155,33 @@ def _figures(result: Row, epsilon: str) -> str:
         figures.append((whose, f"{metrics[error]:.3g}", error_in_words(result)))
     if f"{error}_standalone" in metrics and result["algo"] != "standalone":
         alone = metrics[f"{error}_standalone"]
-        figures.append(("against each user alone", _ratio(metrics[error], alone), f"alone: {alone:.3g}"))
-    figures.append(("privacy spent", f"ε {epsilon}", f"δ {result['privacy']['delta']:g}, {result['privacy']['neighbouring']}"))
+        figures.append(
+            ("against each user alone", _ratio(metrics[error], alone), f"alone: {alone:.3g}")
+        )
+    figures.append(
+        (
+            "privacy spent",
+            f"ε {epsilon}",
+            f"δ {result['privacy']['delta']:g}, {result['privacy']['neighbouring']}",
+        )
+    )
     if "user_rounds_per_s" in spent:
         speed = speed_in_words(spent["user_rounds_per_s"])
-        figures.append(("user-rounds a second", speed, f"{spent['total_s']:.1f} s in all, {result['peak_rss_mb']:.0f} MB"))
+        figures.append(
+            (
+                "user-rounds a second",
+                speed,
+                f"{spent['total_s']:.1f} s in all, {result['peak_rss_mb']:.0f} MB",
+            )
+        )
     return figure_cards(figures)
 
 
 def figure_cards(figures: Sequence[tuple[str, str, str]]) -> str:
     """Large figures side by side: (what it is, the figure, a note)."""
     cards = "".join(
-        card(name, f'<p class="figure">{escape(value)}</p><p class="soft">{escape(note)}</p>') for name, value, note in figures
+        card(name, f'<p class="figure">{escape(value)}</p><p class="soft">{escape(note)}</p>')
+        for name, value, note in figures
     )
     return f'<div class="grid-cards figures">{cards}</div>'
 
@@ -173,8 +201,13 @@ def _comparison(result: Row) -> str:
     metrics = result["metrics"]
     if not error_of(metrics):
         return ""
-    figures = comparison(metrics) + [(words, metrics[key]) for key, words in FIGURES.items() if key in metrics]
-    rows = "".join(f'<tr><td>{escape(words)}</td><td class="n">{value:.4g}</td></tr>' for words, value in figures)
+    figures = comparison(metrics) + [
+        (words, metrics[key]) for key, words in FIGURES.items() if key in metrics
+    ]
+    rows = "".join(
+        f'<tr><td>{escape(words)}</td><td class="n">{value:.4g}</td></tr>'
+        for words, value in figures
+    )
     head = f"<thead><tr><th>{error_in_words(result)} (simulation, not private)</th><th></th></tr></thead>"
     return f'<div class="scroll wrap"><table>{head}<tbody>{rows}</tbody></table></div>'
 
@@ -192,13 +225,19 @@ def _error_card(rows: Sequence[Row], result: Row) -> str:
     some = "Held-out rows of some of the users, as training goes on. Not private: shown because this is a simulation."
     note = f'<p class="soft">{some if rows_judge else fresh}</p>' if personal else ""
     return card(
-        "Error after every step", line_chart(series, "step", error_in_words(result, error), log_y=error != "risk") + note
+        "Error after every step",
+        line_chart(series, "step", error_in_words(result, error), log_y=error != "risk") + note,
     )
 
 
 def _budget_card(rows: Sequence[Row], target: float) -> str:
     series = [
-        Series("spent", [0.0] + [row["epsilon"] for row in rows], [0] + [row["step"] for row in rows], "c4"),
+        Series(
+            "spent",
+            [0.0] + [row["epsilon"] for row in rows],
+            [0] + [row["step"] for row in rows],
+            "c4",
+        ),
         Series("budget", [target], colour="c2"),
     ]
     note = '<p class="soft">The initialiser and private clip norms are charged like any other release; all compose exactly.</p>'
@@ -213,7 +252,11 @@ def _benefit_card(histograms: dict[str, Array], scale: Scale, result: Row) -> st
     label = "excess error of a user" if scale.log else "error of a user"
     chart = histogram_chart(list(scale.edges), series, label, "users", scale.log)
     own, alone = metrics[error_of(metrics)], metrics.get(f"{error_of(metrics)}_standalone")
-    against = "" if alone is None else f", {'lower' if own < alone else 'not lower'} than alone: {alone:.3g}"
+    against = (
+        ""
+        if alone is None
+        else f", {'lower' if own < alone else 'not lower'} than alone: {alone:.3g}"
+    )
     note = f'<p class="soft">Mean error {own:.3g}{against}. Not private: shown because this is a simulation.</p>'
     title = "Error from user to user" if alone is None else "What a head gains over learning alone"
     return card(title, chart + note)
@@ -226,7 +269,10 @@ def _split_card(split: NDArray[np.int64]) -> str:
         f"{range_of(sizes)} training examples of {range_of(kinds)} classes a user; the darker, the more examples. "
         f"{'All' if shown == len(split) else f'The first {shown} of {len(split):,}'} users. Not private: this is a simulation."
     )
-    return card("How examples are split over users", heat_map(split[:shown].T, "user", "class") + f'<p class="soft">{note}</p>')
+    return card(
+        "How examples are split over users",
+        heat_map(split[:shown].T, "user", "class") + f'<p class="soft">{note}</p>',
+    )
 
 
 def range_of(numbers: NDArray[np.int64]) -> str:
@@ -242,7 +288,9 @@ def _table(rows: Sequence[Row], task: str, rounds: int) -> str:
     head = "".join(f'<th class="n">{name}</th>' for name in columns.values())
     body = "".join(
         f"<tr><td>{escape(name_step(row, task, rounds))}</td>"
-        + "".join(f'<td class="n">{f"{row[key]:.4g}" if key in row else ""}</td>' for key in columns)
+        + "".join(
+            f'<td class="n">{f"{row[key]:.4g}" if key in row else ""}</td>' for key in columns
+        )
         + "</tr>"
         for row in rows
     )

@@ -10,7 +10,9 @@ Row = dict[str, Any]
 
 def describe_step(row: Row, short: bool = False) -> str:
     """One step in words: epsilon spent and error on fresh users, who are public; short enough for a terminal's line."""
-    parts = [f"epsilon spent {row['epsilon']:.4f}" if math.isfinite(row["epsilon"]) else "no privacy"]
+    parts = [
+        f"epsilon spent {row['epsilon']:.4f}" if math.isfinite(row["epsilon"]) else "no privacy"
+    ]
     error = next((key for key in ERRORS if key in row), None)
     if error is not None:
         parts.append(f"error {row[error]:.3e}")
@@ -36,14 +38,18 @@ def guarantee_in_words(result: Row) -> str:
     if privacy["releases"] == 0 and privacy["guarantee"] != "none":
         return f"Nothing was released: none of the {users} users' data left its owner."
     if privacy["guarantee"] == "none":
-        return "No privacy: this run is a reference and must not be made on data that need protection."
+        return (
+            "No privacy: this run is a reference and must not be made on data that need protection."
+        )
     epsilon, delta = privacy["epsilon"], privacy["delta"]
     change = {
         "replace-one": "replacing one user's whole data set by any other",
         "add-remove": "adding or removing one user with all its data, the number of users being public",
         "weak": "replacing the targets of one user by any others, its features being public",
     }[privacy["neighbouring"]]
-    condition = "" if privacy["guarantee"] == "worst-case" else f" This holds {privacy['guarantee']}."
+    condition = (
+        "" if privacy["guarantee"] == "worst-case" else f" This holds {privacy['guarantee']}."
+    )
     releases = "1 release" if privacy["releases"] == 1 else f"{privacy['releases']} releases in all"
     amount = f"({epsilon:.4g}, {delta:g})" if delta else f"{epsilon:.4g}"
     whatever = ", whatever the data" if privacy["guarantee"] == "worst-case" else ""
@@ -92,7 +98,10 @@ FIGURES = {
 """Further figures of a simulation."""
 
 
-HELD_OUT = {"mse": "mean squared error on held-out rows", "risk": "share of wrong answers on held-out rows"}
+HELD_OUT = {
+    "mse": "mean squared error on held-out rows",
+    "risk": "share of wrong answers on held-out rows",
+}
 """The same where rows that a user has, and did not train with, judge."""
 
 
@@ -104,7 +113,11 @@ def error_in_words(result: Row, error: str = "") -> str:
 def verdict(metrics: Row) -> str:
     """Which of the comparisons wins, said plainly; empty where there is nothing to compare."""
     error = error_of(metrics)
-    others = {end: metrics[error + end] for end in ("_standalone", "_global", "_offset") if error + end in metrics}
+    others = {
+        end: metrics[error + end]
+        for end in ("_standalone", "_global", "_offset")
+        if error + end in metrics
+    }
     if len(others) < 3:
         return ""
     own, end = metrics[error], min(others, key=others.__getitem__)
@@ -131,4 +144,6 @@ def comparison(metrics: Row) -> list[tuple[str, float]]:
         return []
     if error == "frobenius":
         return [("this run", metrics[error])]
-    return [(words, metrics[error + end]) for end, words in RIVALS.items() if error + end in metrics]
+    return [
+        (words, metrics[error + end]) for end, words in RIVALS.items() if error + end in metrics
+    ]

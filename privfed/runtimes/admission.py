@@ -44,7 +44,9 @@ class RefusedError(Exception):
 
 def prove(token: str, node: str, challenge: bytes) -> bytes:
     """What only the holder of the node's token can answer to a challenge."""
-    return hmac.new(token.encode(), b"privfed node\0" + node.encode() + b"\0" + challenge, hashlib.sha256).digest()
+    return hmac.new(
+        token.encode(), b"privfed node\0" + node.encode() + b"\0" + challenge, hashlib.sha256
+    ).digest()
 
 
 class Door(ClientManager):
@@ -103,11 +105,16 @@ class Door(ClientManager):
     def wait_for(self, num_clients: int, timeout: int = 86400) -> bool:
         """Whether so many nodes are connected within so many seconds."""
         with self._changed:
-            self._changed.wait_for(lambda: len(self._nodes) >= num_clients or self.failure is not None, timeout=timeout)
+            self._changed.wait_for(
+                lambda: len(self._nodes) >= num_clients or self.failure is not None, timeout=timeout
+            )
         return self.num_available() >= num_clients
 
     def sample(
-        self, num_clients: int, min_num_clients: int | None = None, criterion: Criterion | None = None
+        self,
+        num_clients: int,
+        min_num_clients: int | None = None,
+        criterion: Criterion | None = None,
     ) -> list[ClientProxy]:
         """The first so many nodes: who takes part is the strategy's business."""
         return list(self.all().values())[:num_clients]
@@ -146,7 +153,11 @@ class Door(ClientManager):
             _hang_up(proxy)
         except Exception as error:
             left = type(error).__name__ == "GrpcBridgeClosed"
-            what = "left before it was let in" if left else f"did not keep to the protocol ({type(error).__name__})"
+            what = (
+                "left before it was let in"
+                if left
+                else f"did not keep to the protocol ({type(error).__name__})"
+            )
             log.warning("%r %s", proxy.cid, what)
             _hang_up(proxy)
         finally:
@@ -178,7 +189,9 @@ class Door(ClientManager):
     def holds(self, proxy: ClientProxy) -> bool:
         """Whether this connection was let in, or is being asked who it is."""
         with self._changed:
-            return proxy in self._asking or any(proxy is each for each in (*self._nodes.values(), *self._entering.values()))
+            return proxy in self._asking or any(
+                proxy is each for each in (*self._nodes.values(), *self._entering.values())
+            )
 
     def _leave(self, proxy: ClientProxy) -> bool:
         """Give the place of this connection free, and of no other: its name may be another's by now."""
@@ -196,7 +209,9 @@ class Door(ClientManager):
             raise RefusedError("no name or no proof given")
         called = repr(node[:100])
         if version != __version__:
-            raise RefusedError(f"{called} runs privfed {str(version)[:20]}, the server {__version__}; install the same version")
+            raise RefusedError(
+                f"{called} runs privfed {str(version)[:20]}, the server {__version__}; install the same version"
+            )
         member = self.roster.members.get(node)
         # A stranger costs as much time as a wrong token, so that names cannot be guessed by the clock.
         expected = prove(member.token if member else "nobody", node, challenge)
@@ -209,7 +224,9 @@ class Door(ClientManager):
 
     def _hand_out(self, proxy: ClientProxy, published: Parameters) -> None:
         """Give the published model to whoever comes: it is public, and the head fitted on it stays where it is."""
-        answer = self._ask(proxy, {"hello": secrets.token_bytes(32), "version": __version__}, self.hello_timeout)
+        answer = self._ask(
+            proxy, {"hello": secrets.token_bytes(32), "version": __version__}, self.hello_timeout
+        )
         if self.welcome is not None:
             self._ask(proxy, {"welcome": json.dumps(self.welcome(""))}, self.ready_timeout)
         proxy.evaluate(EvaluateIns(published, {"judge": False}), self.ready_timeout, None)

@@ -10,7 +10,12 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from privfed.foundation.atomic_files import write_atomically
@@ -32,18 +37,25 @@ def make_certificates(folder: Path, hosts: Sequence[str] = LOOPBACK, force: bool
         raise ConfigError("certificates: name at least one host under which nodes reach the server")
     there = [name for name in FILES if (folder / name).exists()]
     if there and not force:
-        raise ConfigError(f"{folder / there[0]}: exists already; use --force to replace the certificates in that folder")
+        raise ConfigError(
+            f"{folder / there[0]}: exists already; use --force to replace the certificates in that folder"
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in zip(FILES, _make(names, hosts[0]), strict=True):
             write_atomically(folder / name, content, mode=0o600 if name.endswith(".key") else 0o644)
     except OSError as error:
-        raise ConfigError(f"{folder}: cannot write certificates there ({error.strerror})") from error
+        raise ConfigError(
+            f"{folder}: cannot write certificates there ({error.strerror})"
+        ) from error
 
 
 def _make(names: Sequence[x509.GeneralName], host: str) -> tuple[bytes, ...]:
     """Contents of FILES."""
-    authority, server = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
+    authority, server = (
+        ec.generate_private_key(ec.SECP384R1()),
+        ec.generate_private_key(ec.SECP384R1()),
+    )
     issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "privfed federation authority")])
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host[:64])])
     known = x509.SubjectKeyIdentifier.from_public_key(authority.public_key())
@@ -64,10 +76,17 @@ def _make(names: Sequence[x509.GeneralName], host: str) -> tuple[bytes, ...]:
         .add_extension(signer, critical=False)
         .sign(authority, hashes.SHA384())
     )
-    return root.public_bytes(Encoding.PEM), _pem(authority), leaf.public_bytes(Encoding.PEM), _pem(server)
+    return (
+        root.public_bytes(Encoding.PEM),
+        _pem(authority),
+        leaf.public_bytes(Encoding.PEM),
+        _pem(server),
+    )
 
 
-def _draft(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _draft(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
+) -> x509.CertificateBuilder:
     """Everything but the extensions; valid from yesterday, as clocks differ."""
     now = datetime.now(UTC)
     return (
@@ -102,8 +121,13 @@ def _alternative(host: str) -> x509.GeneralName:
     except ValueError:
         pass
     labels = host.removeprefix("*.").split(".")
-    if not all(0 < len(label) < 64 and label.replace("-", "").isalnum() and label.isascii() for label in labels):
-        raise ConfigError(f"certificates: {host!r} is neither a host name nor an address; leave out scheme and port")
+    if not all(
+        0 < len(label) < 64 and label.replace("-", "").isalnum() and label.isascii()
+        for label in labels
+    ):
+        raise ConfigError(
+            f"certificates: {host!r} is neither a host name nor an address; leave out scheme and port"
+        )
     return x509.DNSName(host)
 
 

@@ -31,7 +31,10 @@ LOOPBACK = "127.0.0.1"
 SPARE = 64
 """Connections beyond the registered nodes: those who will be turned away, and those who come back."""
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")}
+ONE_THREAD = {
+    name: "1"
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+}
 
 
 class Grpc:
@@ -77,7 +80,9 @@ class Grpc:
             if self.spawn:
                 secrets = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="privfed-")))
                 make_certificates(secrets, [LOOPBACK])
-                port = stack.enter_context(listening(door, f"{LOOPBACK}:0", Certificates.read(secrets), largest, most))
+                port = stack.enter_context(
+                    listening(door, f"{LOOPBACK}:0", Certificates.read(secrets), largest, most)
+                )
                 mine = [member for member in roster if member.simulated]
                 stack.enter_context(processes(mine, port, secrets, door))
             serve(strategy, door, rounds, workers=len(roster), timeout=self.round_timeout)
@@ -87,25 +92,36 @@ class Grpc:
         """Give the model of a finished run to whoever comes, until interrupted: it is public, and heads cost no privacy."""
         with np.load(folder / "model.npz") as file:
             model = [file[name] for name in experiment.strategy.names]
-        door = Door(experiment.roster, welcome=lambda node: self._welcome(experiment.factory, experiment.roster, ""))
+        door = Door(
+            experiment.roster,
+            welcome=lambda node: self._welcome(experiment.factory, experiment.roster, ""),
+        )
         door.published = ndarrays_to_parameters(model)
         assert self.outside is not None
         with interruptible(door), listening(door, *self.outside, 1 << 20, SPARE) as port:
             where = f"{self.outside[0].rpartition(':')[0]}:{port}"
-            print(f"giving the model in {folder} to whoever comes to {where}, until Ctrl-C", flush=True)
+            print(
+                f"giving the model in {folder} to whoever comes to {where}, until Ctrl-C",
+                flush=True,
+            )
             threading.Event().wait()
 
     def _welcome(self, factory: NodeFactory, roster: Roster, node: str) -> dict[str, Any]:
         """What a node is sent when it has proven who it is; a stranger who takes the published model is one user."""
         if not node:
             return factory.welcome(range(1), self.about, published=True)
-        return factory.welcome(roster.nodes[node], self.about, simulated=roster.members[node].simulated)
+        return factory.welcome(
+            roster.nodes[node], self.about, simulated=roster.members[node].simulated
+        )
 
 
 def largest_answer(strategy: Any) -> int:
     """Bytes that the longest honest answer can have, with room for its wrapping."""
     extra = 8 * max(measure.size for measure in MEASURES.values())
-    sizes = [sum(8 * math.prod(shape) + extra for shape in strategy.sums_of(step).values()) for step in strategy.plan]
+    sizes = [
+        sum(8 * math.prod(shape) + extra for shape in strategy.sums_of(step).values())
+        for step in strategy.plan
+    ]
     return max(sizes, default=0) + (1 << 20)
 
 
@@ -150,10 +166,31 @@ def processes(members: list[Member], port: int, folder: Path, door: Door) -> Ite
         for member in members:
             token = folder / f"{member.name}.token"
             token.write_text(member.token)
-            command = [sys.executable, "-m", "privfed", "client", "--server", f"{LOOPBACK}:{port}", "--user", member.name]
-            command += ["--token-file", str(token), "--root-certificates", str(folder / "ca.crt"), "--simulate", "--quiet"]
+            command = [
+                sys.executable,
+                "-m",
+                "privfed",
+                "client",
+                "--server",
+                f"{LOOPBACK}:{port}",
+                "--user",
+                member.name,
+            ]
+            command += [
+                "--token-file",
+                str(token),
+                "--root-certificates",
+                str(folder / "ca.crt"),
+                "--simulate",
+                "--quiet",
+            ]
             process = subprocess.Popen(
-                command, env=environment, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+                command,
+                env=environment,
+                text=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
             )
             running[member.name] = process
             threading.Thread(target=watch, args=(member.name, process), daemon=True).start()

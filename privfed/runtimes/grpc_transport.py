@@ -19,7 +19,12 @@ from flwr.proto.transport_pb2_grpc import FlowerServiceServicer as Service
 from flwr.proto.transport_pb2_grpc import FlowerServiceStub, add_FlowerServiceServicer_to_server
 from flwr.server.client_manager import ClientManager
 from flwr.server.superlink.fleet.grpc_bidi.flower_service_servicer import FlowerServiceServicer
-from flwr.server.superlink.fleet.grpc_bidi.grpc_bridge import GrpcBridge, GrpcBridgeClosed, InsWrapper, ResWrapper
+from flwr.server.superlink.fleet.grpc_bidi.grpc_bridge import (
+    GrpcBridge,
+    GrpcBridgeClosed,
+    InsWrapper,
+    ResWrapper,
+)
 
 from privfed.foundation.errors import ConfigError
 
@@ -108,7 +113,9 @@ class OneAnswerAQuestion(Service):
     def __init__(self, manager: ClientManager) -> None:
         self.manager = manager
 
-    def Join(self, request_iterator: Iterator[ClientMessage], context: grpc.ServicerContext) -> Iterator[ServerMessage]:
+    def Join(
+        self, request_iterator: Iterator[ClientMessage], context: grpc.ServicerContext
+    ) -> Iterator[ServerMessage]:
         """One conversation."""
         asked = 0
 
@@ -153,9 +160,13 @@ def listening(
             bound = server.add_insecure_port(address)
         else:
             pair = ((certificates.key, certificates.own),)
-            bound = server.add_secure_port(address, grpc.ssl_server_credentials(pair, certificates.root))
+            bound = server.add_secure_port(
+                address, grpc.ssl_server_credentials(pair, certificates.root)
+            )
     except (RuntimeError, ValueError) as error:
-        raise ConfigError(f"{address}: cannot listen there, or the certificate and key do not fit") from error
+        raise ConfigError(
+            f"{address}: cannot listen there, or the certificate and key do not fit"
+        ) from error
     server.start()
     try:
         yield bound
@@ -180,20 +191,33 @@ def check_reachable(address: str, roots: bytes | None, timeout: float) -> None:
                 context = ssl.create_default_context(cadata=roots.decode("ascii"))
                 context.wrap_socket(plain, server_hostname=host).close()
     except ssl.SSLCertVerificationError as error:
-        raise ConfigError(f"{address}: the server's certificate is not trusted ({error.verify_message})") from error
+        raise ConfigError(
+            f"{address}: the server's certificate is not trusted ({error.verify_message})"
+        ) from error
     except ssl.SSLError as error:
-        raise ConfigError(f"{address}: does not speak TLS, or not with us ({error.reason})") from error
+        raise ConfigError(
+            f"{address}: does not speak TLS, or not with us ({error.reason})"
+        ) from error
     except UnicodeError as error:
         raise ConfigError(f"{address}: the root certificates are not a PEM file") from error
     except OSError as error:
-        raise ConnectionError(f"{address}: cannot be reached ({error.strerror or error})") from error
+        raise ConnectionError(
+            f"{address}: cannot be reached ({error.strerror or error})"
+        ) from error
 
 
 def converse(
-    address: str, roots: bytes | None, answer: Callable[[ServerMessage], ClientMessage], over: Callable[[], bool]
+    address: str,
+    roots: bytes | None,
+    answer: Callable[[ServerMessage], ClientMessage],
+    over: Callable[[], bool],
 ) -> None:
     """Answer the server's messages one by one until it is over; raises grpc.RpcError when the connection breaks."""
-    options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), *KEEPALIVE]
+    options = [
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.max_send_message_length", -1),
+        *KEEPALIVE,
+    ]
     if roots is None:
         channel = grpc.insecure_channel(address, options=options)
     else:

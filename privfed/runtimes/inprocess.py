@@ -47,12 +47,20 @@ class InProcess:
         """How many nodes these users are spread over."""
         return checked_nodes(self.nodes, users) or min(2 * self.threads, users)
 
-    def run(self, strategy: Strategy, make_client: Callable[[range], NumPyClient], roster: Roster, rounds: int) -> None:
+    def run(
+        self,
+        strategy: Strategy,
+        make_client: Callable[[range], NumPyClient],
+        roster: Roster,
+        rounds: int,
+    ) -> None:
         """Make every node's client, then run Flower's server loop."""
         manager = SimpleClientManager()
         # One BLAS thread a worker: the cohorts are the parallelism.
         with threadpool_limits(1), ThreadPoolExecutor(self.threads) as pool:
-            for cid, client in zip(roster.nodes, pool.map(make_client, roster.nodes.values()), strict=True):
+            for cid, client in zip(
+                roster.nodes, pool.map(make_client, roster.nodes.values()), strict=True
+            ):
                 manager.register(LocalProxy(cid, client.to_client()))
             serve(strategy, manager, rounds, workers=self.threads)
 
@@ -72,11 +80,19 @@ def patient(join_timeout: float, rejoin_timeout: float, quorum: float) -> dict[s
         "strict": False,
         "join_timeout": check_positive("runtime.join_timeout", join_timeout),
         "rejoin_timeout": check_positive("runtime.rejoin_timeout", rejoin_timeout),
-        "quorum": check_number("runtime.quorum", quorum, lambda x: 0 <= x <= 1, "must lie between 0 and 1"),
+        "quorum": check_number(
+            "runtime.quorum", quorum, lambda x: 0 <= x <= 1, "must lie between 0 and 1"
+        ),
     }
 
 
-def serve(strategy: Strategy, manager: ClientManager, rounds: int, workers: int, timeout: float | None = None) -> None:
+def serve(
+    strategy: Strategy,
+    manager: ClientManager,
+    rounds: int,
+    workers: int,
+    timeout: float | None = None,
+) -> None:
     """Flower's server loop: so many rounds over the managed nodes, `workers` asked at once, each given `timeout` seconds."""
     logging.getLogger("flwr").setLevel(logging.WARNING)
     server = Server(client_manager=manager, strategy=strategy)

@@ -31,18 +31,26 @@ class NodeProxy(ClientProxy):
         """Ask for the cohort's sums."""
         return self.ask("fit", ins, timeout)
 
-    def evaluate(self, ins: EvaluateIns, timeout: float | None, group_id: int | None) -> EvaluateRes:
+    def evaluate(
+        self, ins: EvaluateIns, timeout: float | None, group_id: int | None
+    ) -> EvaluateRes:
         """Send the published model, ask for errors."""
         return self.ask("evaluate", ins, timeout)
 
-    def get_properties(self, ins: GetPropertiesIns, timeout: float | None, group_id: int | None) -> GetPropertiesRes:
+    def get_properties(
+        self, ins: GetPropertiesIns, timeout: float | None, group_id: int | None
+    ) -> GetPropertiesRes:
         """Part of Flower's interface."""
         return self.ask("get_properties", ins, timeout)
 
-    def get_parameters(self, ins: GetParametersIns, timeout: float | None, group_id: int | None) -> GetParametersRes:
+    def get_parameters(
+        self, ins: GetParametersIns, timeout: float | None, group_id: int | None
+    ) -> GetParametersRes:
         """Part of Flower's interface."""
         return self.ask("get_parameters", ins, timeout)
 
-    def reconnect(self, ins: ReconnectIns, timeout: float | None, group_id: int | None) -> DisconnectRes:
+    def reconnect(
+        self, ins: ReconnectIns, timeout: float | None, group_id: int | None
+    ) -> DisconnectRes:
         """There is no connection to close."""
         return DisconnectRes(reason="")

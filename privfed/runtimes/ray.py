@@ -21,7 +21,13 @@ from flwr.server.strategy import Strategy
 from threadpoolctl import threadpool_limits
 
 from privfed.federation.roster import Roster
-from privfed.foundation.errors import ConfigError, PrivfedError, check_flag, check_number, check_positive
+from privfed.foundation.errors import (
+    ConfigError,
+    PrivfedError,
+    check_flag,
+    check_number,
+    check_positive,
+)
 from privfed.runtimes import ray_cluster
 from privfed.runtimes.inprocess import checked_nodes, patient, serve
 from privfed.runtimes.node_proxy import NodeProxy
@@ -83,7 +89,9 @@ class RayProxy(NodeProxy):
         """One message to the node's process; raises PrivfedError only for a mistake in the node's own code."""
         ray = self.post.ray
         try:
-            return ray.get(self.actor.answer.remote(question, self.post.packed(ins)), timeout=timeout)
+            return ray.get(
+                self.actor.answer.remote(question, self.post.packed(ins)), timeout=timeout
+            )
         except ray.exceptions.RayTaskError as error:
             raise own_failure(self.cid, error) from error
         except ray.exceptions.GetTimeoutError:
@@ -126,9 +134,15 @@ class OnRay:
         self.name, self.nodes = name, nodes
         self.address = ray_cluster.check_address(address)
         self.cpus = check_positive("runtime.cpus", cpus)
-        self.gpus = check_number("runtime.gpus", gpus, lambda x: 0 <= x < 1e6, "must be a number of at least 0")
+        self.gpus = check_number(
+            "runtime.gpus", gpus, lambda x: 0 <= x < 1e6, "must be a number of at least 0"
+        )
         self.join_timeout = join_timeout
-        self.round_timeout = None if round_timeout is None else check_positive("runtime.round_timeout", round_timeout)
+        self.round_timeout = (
+            None
+            if round_timeout is None
+            else check_positive("runtime.round_timeout", round_timeout)
+        )
         self.verbose = check_flag("runtime.verbose", verbose)
         self.patience = patient(join_timeout, rejoin_timeout, quorum)
 
@@ -146,12 +160,24 @@ class OnRay:
     def _checked(self, nodes: int, room: int) -> int:
         """The room there is, if it suffices."""
         if room < nodes:
-            each = f"runtime.cpus={self.cpus:g}" + (f" and runtime.gpus={self.gpus:g}" if self.gpus else "")
+            each = f"runtime.cpus={self.cpus:g}" + (
+                f" and runtime.gpus={self.gpus:g}" if self.gpus else ""
+            )
             where = "this machine has" if self.address is None else "the cluster has"
-            raise ConfigError.of("runtime.nodes", nodes, f"{where} room for {room} with {each} each; nodes can share with less")
+            raise ConfigError.of(
+                "runtime.nodes",
+                nodes,
+                f"{where} room for {room} with {each} each; nodes can share with less",
+            )
         return room
 
-    def run(self, strategy: Strategy, make_client: Callable[[range], NumPyClient], roster: Roster, rounds: int) -> None:
+    def run(
+        self,
+        strategy: Strategy,
+        make_client: Callable[[range], NumPyClient],
+        roster: Roster,
+        rounds: int,
+    ) -> None:
         """Start a process a node, wait until all have joined, then run Flower's server loop."""
         with ray_cluster.attached(self.address, self.verbose) as ray:
             self._checked(len(roster), ray_cluster.room(ray, self.cpus, self.gpus))
@@ -163,7 +189,10 @@ class OnRay:
                 runtime_env=ray_cluster.environment(self.cpus),
             )
             manager, post = SimpleClientManager(), Post(ray)
-            proxies = [RayProxy(cid, actor.remote(make_client, mine), post, manager) for cid, mine in roster.nodes.items()]
+            proxies = [
+                RayProxy(cid, actor.remote(make_client, mine), post, manager)
+                for cid, mine in roster.nodes.items()
+            ]
             # One BLAS thread for the server, as in one process: the same last digits, and the cores are the nodes'.
             with ending(ray, proxies), threadpool_limits(1):
                 self._gather(ray, proxies)
@@ -179,7 +208,9 @@ class OnRay:
             done, _ = ray.wait(list(waiting), timeout=max(0, deadline - time.monotonic()))
             if not done:
                 joined = f"only {len(proxies) - len(waiting)} of {len(proxies)} nodes joined"
-                raise PrivfedError(f"{joined} within {self.join_timeout:g} s; the cluster may be busy; nothing was released")
+                raise PrivfedError(
+                    f"{joined} within {self.join_timeout:g} s; the cluster may be busy; nothing was released"
+                )
             cid = waiting.pop(done[0])
             try:
                 ray.get(done[0])
@@ -187,12 +218,18 @@ class OnRay:
                 raise own_failure(cid, error) from error
             except ray.exceptions.RayError as error:
                 words = " ".join(str(error).split())
-                raise PrivfedError(f"node {cid} was lost before it had joined; nothing was released. {words}") from error
+                raise PrivfedError(
+                    f"node {cid} was lost before it had joined; nothing was released. {words}"
+                ) from error
 
 
 def own_failure(cid: str, error: Any) -> PrivfedError:
     """Why a node's own code failed: a wrong setting as it was said there, anything else with its whole story."""
-    return error.cause if isinstance(error.cause, PrivfedError) else PrivfedError(f"node {cid} failed: {error}")
+    return (
+        error.cause
+        if isinstance(error.cause, PrivfedError)
+        else PrivfedError(f"node {cid} failed: {error}")
+    )
 
 
 @contextmanager

@@ -20,7 +20,13 @@ from privfed.foundation.errors import ConfigError
 STORE_BYTES = 256 * 2**20
 """Shared memory for messages too large to travel inside a call; we send little."""
 CONNECT_SECONDS = 5
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMBA_NUM_THREADS")
+THREADS = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMBA_NUM_THREADS",
+)
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 RAY_SETTINGS = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_worker_niceness": "0"}
 """No tip about graphics processors; nodes' processes with the priority of any other, which Ray of itself lowers."""
@@ -34,9 +40,15 @@ def check_installed() -> None:
 
 def check_address(address: Any) -> str | None:
     """None, auto or host:port."""
-    if address is None or (isinstance(address, str) and re.fullmatch(r"auto|[^\s:/]+:\d{1,5}", address)):
+    if address is None or (
+        isinstance(address, str) and re.fullmatch(r"auto|[^\s:/]+:\d{1,5}", address)
+    ):
         return address
-    raise ConfigError.of("runtime.address", address, "must be auto or host:port, or null for a Ray on this machine alone")
+    raise ConfigError.of(
+        "runtime.address",
+        address,
+        "must be auto or host:port, or null for a Ray on this machine alone",
+    )
 
 
 def cores() -> int:
@@ -57,22 +69,37 @@ def attached(address: str | None, verbose: bool) -> Iterator[Any]:
         return
     for name, value in {**QUIET, **RAY_SETTINGS}.items():
         os.environ.setdefault(name, value)
-    ray._private.worker._worker_logs_enabled = verbose  # lost processes would be reported in spite of log_to_driver
+    ray._private.worker._worker_logs_enabled = (
+        verbose  # lost processes would be reported in spite of log_to_driver
+    )
     settings: dict[str, Any] = {"log_to_driver": verbose}
     settings["logging_level"] = logging.INFO if verbose else logging.ERROR
     constants = ray._private.ray_constants
     reachable = constants.ENABLE_RAY_CLUSTER
     if address is None:
-        constants.ENABLE_RAY_CLUSTER = False  # Ray then listens on loopback instead of every interface
-        settings |= {"address": "local", "num_cpus": cores(), "object_store_memory": STORE_BYTES, "include_dashboard": False}
+        constants.ENABLE_RAY_CLUSTER = (
+            False  # Ray then listens on loopback instead of every interface
+        )
+        settings |= {
+            "address": "local",
+            "num_cpus": cores(),
+            "object_store_memory": STORE_BYTES,
+            "include_dashboard": False,
+        }
     else:
         settings["address"] = address = _answering(address)
     try:
         try:
             ray.init(**settings)
-        except (RuntimeError, ConnectionError, ValueError) as error:  # among them other versions of Ray or Python
+        except (
+            RuntimeError,
+            ConnectionError,
+            ValueError,
+        ) as error:  # among them other versions of Ray or Python
             words = " ".join(str(error).split())
-            raise ConfigError.of("runtime.address", address, f"Ray cannot be used: {words}") from error
+            raise ConfigError.of(
+                "runtime.address", address, f"Ray cannot be used: {words}"
+            ) from error
         yield ray
     finally:
         ray.shutdown()

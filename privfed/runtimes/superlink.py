@@ -17,7 +17,13 @@ from privfed.experiment import checkpoint
 from privfed.federation.client_factory import NodeFactory
 from privfed.federation.roster import Roster
 from privfed.federation.user_state import PRIVATE
-from privfed.foundation.errors import BudgetError, ConfigError, PrivfedError, check_number, check_positive
+from privfed.foundation.errors import (
+    BudgetError,
+    ConfigError,
+    PrivfedError,
+    check_number,
+    check_positive,
+)
 from privfed.runtimes.inprocess import checked_nodes, patient
 from privfed.runtimes.superlink_grid import serve_grid
 from privfed.runtimes.superlink_processes import Loopback, interruptible
@@ -40,7 +46,12 @@ class SuperLink:
         rejoin_timeout: float,
         quorum: float,
     ) -> None:
-        check_number("runtime.port", port, lambda x: x in range(65536), "must be a port number, or 0 for a free one")
+        check_number(
+            "runtime.port",
+            port,
+            lambda x: x in range(65536),
+            "must be a port number, or 0 for a free one",
+        )
         self.name, self.nodes, self.port = name, nodes, port
         self.round_timeout = float(check_positive("runtime.round_timeout", round_timeout))
         self.patience = patient(join_timeout, rejoin_timeout, quorum)
@@ -68,7 +79,9 @@ class SuperLink:
     ) -> None:
         """Start a SuperLink and SuperNodes on this machine, have them do the run in this folder, end them."""
         if not experiment.simulated:
-            raise ConfigError("runtime=superlink: starts nodes of simulated users only; for real ones see docs/runtimes.md")
+            raise ConfigError(
+                "runtime=superlink: starts nodes of simulated users only; for real ones see docs/runtimes.md"
+            )
         roster: Roster = experiment.roster
         with tempfile.TemporaryDirectory(prefix="privfed-") as name, interruptible():
             home = Path(name)
@@ -81,7 +94,9 @@ class SuperLink:
                     token = home / "tokens" / f"{member.name}.token"
                     kept = folder.resolve() / PRIVATE / member.name
                     state = {"state": str(kept)} if experiment.remembers else {}
-                    federation.add_node(member.name, {"node": member.name, "token-file": str(token), **state})
+                    federation.add_node(
+                        member.name, {"node": member.name, "token-file": str(token), **state}
+                    )
                 number = federation.run(
                     {
                         "settings": OmegaConf.to_yaml(experiment.cfg),
@@ -132,4 +147,6 @@ def rows_of_table(folder: Path) -> Iterator[Row]:
     """The rows of a finished run."""
     with (folder / "rounds.csv").open(newline="") as file:
         for row in csv.DictReader(file):
-            yield {key: value if key == "task" else float(value) for key, value in row.items() if value}
+            yield {
+                key: value if key == "task" else float(value) for key, value in row.items() if value
+            }

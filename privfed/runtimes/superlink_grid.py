@@ -12,7 +12,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flwr.app import Message
-from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, GetPropertiesIns, GetPropertiesRes, Status
+from flwr.common import (
+    Code,
+    EvaluateIns,
+    EvaluateRes,
+    FitIns,
+    FitRes,
+    GetPropertiesIns,
+    GetPropertiesRes,
+    Status,
+)
 from flwr.server.compat.grid_client_proxy import GridClientProxy
 from flwr.serverapp import Grid
 
@@ -33,7 +42,13 @@ log = logging.getLogger("privfed.grid")
 
 
 def serve_grid(
-    grid: Grid, strategy: Any, factory: NodeFactory, roster: Roster, rounds: int, timeout: float, trusting: bool
+    grid: Grid,
+    strategy: Any,
+    factory: NodeFactory,
+    roster: Roster,
+    rounds: int,
+    timeout: float,
+    trusting: bool,
 ) -> None:
     """Flower's server loop over the nodes of a grid; every message is given up after `timeout` seconds."""
     door = Door(roster, trusting=trusting)
@@ -42,7 +57,9 @@ def serve_grid(
         for node, users in roster.nodes.items()
     }
     over, heard = threading.Event(), Clock()
-    watcher = threading.Thread(target=watch, args=(grid, door, welcomes, timeout, over, heard), daemon=True)
+    watcher = threading.Thread(
+        target=watch, args=(grid, door, welcomes, timeout, over, heard), daemon=True
+    )
     watcher.start()
     threading.Thread(target=guard, args=(max(timeout, 60.0), over, heard), daemon=True).start()
     try:
@@ -71,12 +88,21 @@ def guard(patience: float, over: threading.Event, heard: Clock) -> None:
     parent = os.getppid()
     while not over.wait(1.0):
         if os.getppid() != parent or time.monotonic() - heard.last > patience:
-            log.error("privfed: the SuperLink is gone; what was released is kept, go on with resume")
+            log.error(
+                "privfed: the SuperLink is gone; what was released is kept, go on with resume"
+            )
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             return
 
 
-def watch(grid: Grid, door: Door, welcomes: Mapping[str, str], patience: float, over: threading.Event, heard: Clock) -> None:
+def watch(
+    grid: Grid,
+    door: Door,
+    welcomes: Mapping[str, str],
+    patience: float,
+    over: threading.Event,
+    heard: Clock,
+) -> None:
     """Present every node that comes online to the door, and take away those that go offline, until it is over."""
     known: dict[int, NodeProxy] = {}
     asked: dict[int, float] = {}
@@ -87,13 +113,19 @@ def watch(grid: Grid, door: Door, welcomes: Mapping[str, str], patience: float, 
         except Exception as error:  # whatever it is, without the SuperLink there are no nodes
             if not over.is_set():
                 reason = str(error) or type(error).__name__
-                door.fail(PrivfedError(f"the SuperLink does not answer, or the run was stopped ({reason}); go on with resume"))
+                door.fail(
+                    PrivfedError(
+                        f"the SuperLink does not answer, or the run was stopped ({reason}); go on with resume"
+                    )
+                )
             return
         heard.now()
         for node_id in set(known) - online:
             door.unregister(known.pop(node_id))
         for node_id in [node_id for node_id, proxy in known.items() if not door.holds(proxy)]:
-            if time.monotonic() - asked[node_id] > AGAIN:  # it was refused, or did not answer: it may have been a bad moment
+            if (
+                time.monotonic() - asked[node_id] > AGAIN
+            ):  # it was refused, or did not answer: it may have been a bad moment
                 del known[node_id]
         for node_id in online - set(known):
             known[node_id] = NodeProxy(node_id, prompt, grid.run.run_id, welcomes, patience)
@@ -128,11 +160,20 @@ class PromptGrid:
 class NodeProxy(GridClientProxy):
     """Sends a node what its client is made from with every question. patience: seconds the shortest question may take."""
 
-    def __init__(self, node_id: int, grid: PromptGrid, run_id: int, welcomes: Mapping[str, str], patience: float) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        grid: PromptGrid,
+        run_id: int,
+        welcomes: Mapping[str, str],
+        patience: float,
+    ) -> None:
         super().__init__(node_id, grid, run_id)  # type: ignore[arg-type]
         self.welcomes, self.patience = welcomes, patience
 
-    def get_properties(self, ins: GetPropertiesIns, timeout: float | None, group_id: int | None) -> GetPropertiesRes:
+    def get_properties(
+        self, ins: GetPropertiesIns, timeout: float | None, group_id: int | None
+    ) -> GetPropertiesRes:
         """Ask who it is. What went wrong at the node is an answer too: it says why the node is not let in."""
         try:
             return super().get_properties(ins, max(timeout or 0.0, self.patience), group_id)
@@ -141,9 +182,15 @@ class NodeProxy(GridClientProxy):
 
     def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
         """Ask for a contribution."""
-        return super().fit(FitIns(ins.parameters, ins.config | {WELCOME: self.welcomes[self.cid]}), timeout, group_id)
+        return super().fit(
+            FitIns(ins.parameters, ins.config | {WELCOME: self.welcomes[self.cid]}),
+            timeout,
+            group_id,
+        )
 
-    def evaluate(self, ins: EvaluateIns, timeout: float | None, group_id: int | None) -> EvaluateRes:
+    def evaluate(
+        self, ins: EvaluateIns, timeout: float | None, group_id: int | None
+    ) -> EvaluateRes:
         """Send the published model."""
         more = {WELCOME: self.welcomes[self.cid]}
         return super().evaluate(EvaluateIns(ins.parameters, ins.config | more), timeout, group_id)

@@ -34,17 +34,29 @@ QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
     # Every node computes with one thread: the nodes are the parallelism.
-    **{name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")},
+    **{
+        name: "1"
+        for name in (
+            "OMP_NUM_THREADS",
+            "OPENBLAS_NUM_THREADS",
+            "MKL_NUM_THREADS",
+            "NUMBA_NUM_THREADS",
+        )
+    },
 }
 
 
 class Loopback:
     """One federation. home: a folder for its keys, logs and Flower's own files; say: is told every command that is run."""
 
-    def __init__(self, home: Path, port: int = 0, say: Callable[[str], None] = lambda command: None) -> None:
+    def __init__(
+        self, home: Path, port: int = 0, say: Callable[[str], None] = lambda command: None
+    ) -> None:
         self.home, self.say = home, say
         if port and answers("127.0.0.1", port):
-            raise ConfigError.of("runtime.port", port, "the port is in use; choose another, or 0 for a free one")
+            raise ConfigError.of(
+                "runtime.port", port, "the port is in use; choose another, or 0 for a free one"
+            )
         self.port = port or free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -63,7 +75,12 @@ class Loopback:
         content = tomli_w.dumps({"superlink": {"default": NAME, NAME: connection}})
         write_atomically(self.home / "flwr" / "config.toml", content.encode())
         command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
-        command += ["--ssl-ca-certfile", str(tls / "ca.crt"), "--ssl-certfile", str(tls / "server.crt")]
+        command += [
+            "--ssl-ca-certfile",
+            str(tls / "ca.crt"),
+            "--ssl-certfile",
+            str(tls / "server.crt"),
+        ]
         command += ["--ssl-keyfile", str(tls / "server.key"), "--enable-supernode-auth"]
         command += ["--disable-runtime-dependency-installation"]
         self._spawn("superlink", command)
@@ -71,7 +88,9 @@ class Loopback:
         while not answers("127.0.0.1", self.port):
             self.check()
             if time.monotonic() > deadline:
-                raise PrivfedError(f"the SuperLink did not start within {START_TIMEOUT:g} s: {self.last_words('superlink')}")
+                raise PrivfedError(
+                    f"the SuperLink did not start within {START_TIMEOUT:g} s: {self.last_words('superlink')}"
+                )
             time.sleep(0.1)
 
     def add_node(self, name: str, node_config: Mapping[str, Any], registered: bool = True) -> None:
@@ -80,20 +99,40 @@ class Loopback:
         if not key.exists():
             make_node_key(key)
             if registered:
-                self.flwr("supernode", "register", f"{key}.pub", NAME, "--name", f"node-{name}", "--format", "json")
+                self.flwr(
+                    "supernode",
+                    "register",
+                    f"{key}.pub",
+                    NAME,
+                    "--name",
+                    f"node-{name}",
+                    "--format",
+                    "json",
+                )
         settings = " ".join(f"{key}={json.dumps(value)}" for key, value in node_config.items())
         command = ["flower-supernode", "--superlink", self.address]
-        command += ["--root-certificates", str(self.home / "tls" / "ca.crt"), "--auth-supernode-private-key", str(key)]
+        command += [
+            "--root-certificates",
+            str(self.home / "tls" / "ca.crt"),
+            "--auth-supernode-private-key",
+            str(key),
+        ]
         command += ["--host", "127.0.0.1", "--port", str(free_port()), "--node-config", settings]
         self._spawn(f"node {name}", command)
 
     def run(self, run_config: Mapping[str, Any]) -> str:
         """Start a run of the app in this repository; its number."""
         if not (APP / "pyproject.toml").exists():
-            raise ConfigError("runtime=superlink: needs a clone of privfed, whose pyproject.toml describes the Flower app")
+            raise ConfigError(
+                "runtime=superlink: needs a clone of privfed, whose pyproject.toml describes the Flower app"
+            )
         path = self.home / f"run-{time.time_ns()}.toml"
         write_atomically(path, tomli_w.dumps(run_config).encode())
-        return str(self.flwr("run", str(APP), NAME, "--run-config", str(path), "--format", "json")["run-id"])
+        return str(
+            self.flwr("run", str(APP), NAME, "--run-config", str(path), "--format", "json")[
+                "run-id"
+            ]
+        )
 
     def status(self, run: str) -> tuple[str, str]:
         """What the SuperLink says of a run: its status, and why."""
@@ -104,11 +143,16 @@ class Loopback:
         """The answer of a `flwr` command."""
         command = ["flwr", *arguments]
         self.say(shlex.join(command))
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=120, check=False
+        )
         try:
             answer: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
         except ValueError:
-            answer = {"success": False, "error-message": " ".join((done.stderr or done.stdout).split())[-300:]}
+            answer = {
+                "success": False,
+                "error-message": " ".join((done.stderr or done.stdout).split())[-300:],
+            }
         if not answer.get("success"):
             raise PrivfedError(f"{' '.join(command[:3])} failed: {answer.get('error-message')}")
         return answer
@@ -118,7 +162,9 @@ class Loopback:
         for name, process in self.processes.items():
             if (code := process.poll()) is not None and (name == "superlink" or code > 0):
                 why = f"killed by signal {-code}" if code < 0 else self.last_words(name)
-                raise PrivfedError(f"the {name.replace('node', 'SuperNode').replace('superlink', 'SuperLink')} stopped: {why}")
+                raise PrivfedError(
+                    f"the {name.replace('node', 'SuperNode').replace('superlink', 'SuperLink')} stopped: {why}"
+                )
 
     def last_words(self, name: str) -> str:
         """What the log of a process says about its end, in one line."""
@@ -181,7 +227,9 @@ def interruptible() -> Iterator[None]:
 
 def descendants(pid: int) -> list[int]:
     """The processes that a process has started, and those that they have."""
-    table = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True, check=False).stdout
+    table = subprocess.run(
+        ["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True, check=False
+    ).stdout
     pairs = [tuple(map(int, line.split())) for line in table.splitlines()]
     found = [pid]
     for parent in found:  # grows while it is gone through

@@ -14,7 +14,14 @@ COPIES = 5
 
 def initialiser(seeds: int) -> tuple[list[Row], plt.Figure, str]:
     """Success probability of one power method and of the cross-validated choice, at the same total budget."""
-    size = ("algo=centaur", "init=ppm", "data.n=4000", "data.d=20", "rounds=1", "privacy.init_share=0.9")
+    size = (
+        "algo=centaur",
+        "init=ppm",
+        "data.n=4000",
+        "data.d=20",
+        "rounds=1",
+        "privacy.init_share=0.9",
+    )
     methods = {
         "one power method": ("init.copies=1", "init.centre=false", "init.iterations=8"),
         f"picked of {COPIES}": (f"init.copies={COPIES}", "init.centre=false", "init.iterations=8"),
@@ -23,7 +30,9 @@ def initialiser(seeds: int) -> tuple[list[Row], plt.Figure, str]:
         "spectral": ("init=spectral",),
     }
     cases = {
-        (name, eps): (*size, *more, f"eps={eps}") if name != "spectral" else (*size[:1], *more, *size[2:], f"eps={eps}")
+        (name, eps): (*size, *more, f"eps={eps}")
+        if name != "spectral"
+        else (*size[:1], *more, *size[2:], f"eps={eps}")
         for name, more in methods.items()
         for eps in EPSILONS
     }
@@ -41,13 +50,19 @@ def initialiser(seeds: int) -> tuple[list[Row], plt.Figure, str]:
         (right, "median_dist", "median distance of the start", "xy"),
     ):
         curves = [
-            Line(name, [row[key] for row in rows if row["method"] == name], [float(eps) for eps in EPSILONS])
+            Line(
+                name,
+                [row[key] for row in rows if row["method"] == name],
+                [float(eps) for eps in EPSILONS],
+            )
             for name in methods
         ]
         draw(axes, curves, "epsilon (90% of it for the initialiser)", label, "", log)
     at = {(row["method"], row["eps"]): row for row in rows}
     names = list(methods)
-    shares = {name: ", ".join(f"{at[name, eps]['success']:.2f}" for eps in EPSILONS) for name in names}
+    shares = {
+        name: ", ".join(f"{at[name, eps]['success']:.2f}" for eps in EPSILONS) for name in names
+    }
     success = "; ".join(f"{name} {share}" for name, share in shares.items())
     paragraph = f"""
 n=4000, d=20, k=2, m=10, {seeds} seeds. Share of runs whose start lies within {NEAR} of the true representation, at epsilon
@@ -59,4 +74,6 @@ PMPR's spectral initialiser needs one release and no start at all.
     return rows, picture, paragraph
 
 
-FIGURES = {"centaur-init": Figure("One private power method or the best of several", initialiser, seeds=40)}
+FIGURES = {
+    "centaur-init": Figure("One private power method or the best of several", initialiser, seeds=40)
+}

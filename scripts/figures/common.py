@@ -66,30 +66,45 @@ def settings(overrides: tuple[str, ...]) -> DictConfig:
 
 def one(overrides: Sequence[str]) -> Metrics:
     """Metrics of one run, with the distance of the initialiser's start where there is one."""
-    apart = {key: float(value) for key, _, value in (o.partition("=") for o in overrides) if key in ("eps", "seed")}
+    apart = {
+        key: float(value)
+        for key, _, value in (o.partition("=") for o in overrides)
+        if key in ("eps", "seed")
+    }
     cfg = settings(tuple(o for o in overrides if o.partition("=")[0] not in apart)).copy()
     cfg.eps, cfg.seed = apart.get("eps", cfg.eps), int(apart.get("seed", cfg.seed))
     experiment = Experiment(cfg)
     if isinstance(experiment.data, Synthetic):
         experiment.data.validation = nobody  # type: ignore[method-assign]
     outcome = experiment.run()
-    before = [row for row in outcome.rows if row["task"] != experiment.strategy.task and "dist" in row]
+    before = [
+        row for row in outcome.rows if row["task"] != experiment.strategy.task and "dist" in row
+    ]
     start = {"start": float(before[-1]["dist"])} if before else {}
     return outcome.result["metrics"] | start | {"rounds_s": outcome.result["time"]["rounds_s"]}
 
 
-def runs(cases: Mapping[Any, Sequence[str]], seeds: int | Iterable[int]) -> dict[Any, list[Metrics]]:
+def runs(
+    cases: Mapping[Any, Sequence[str]], seeds: int | Iterable[int]
+) -> dict[Any, list[Metrics]]:
     """All cases for all seeds, one run a core at a time; progress with the time left."""
     numbers = list(range(seeds) if isinstance(seeds, int) else seeds)
-    jobs = [(key, [*overrides, f"seed={seed}"]) for key, overrides in cases.items() for seed in numbers]
+    jobs = [
+        (key, [*overrides, f"seed={seed}"]) for key, overrides in cases.items() for seed in numbers
+    ]
     results: dict[Any, list[Metrics]] = {key: [] for key in cases}
     started = time.perf_counter()
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("spawn")) as pool:
-        for i, ((key, _), metrics) in enumerate(zip(jobs, pool.map(one, [job for _, job in jobs]), strict=True), 1):
+        for i, ((key, _), metrics) in enumerate(
+            zip(jobs, pool.map(one, [job for _, job in jobs]), strict=True), 1
+        ):
             results[key].append(metrics)
             if i % len(numbers) == 0:
                 left = (time.perf_counter() - started) / i * (len(jobs) - i)
-                print(f"  {i}/{len(jobs)} runs, {left:.0f} s left; {key}: {summary(results[key])}", flush=True)
+                print(
+                    f"  {i}/{len(jobs)} runs, {left:.0f} s left; {key}: {summary(results[key])}",
+                    flush=True,
+                )
     return results
 
 
@@ -112,7 +127,14 @@ def slope(x: Sequence[float], y: Sequence[float]) -> float:
     return statistics.linear_regression([math.log(a) for a in x], [math.log(b) for b in y]).slope
 
 
-def draw(axes: plt.Axes, lines: Sequence[Line], x_label: str, y_label: str, title: str = "", log: str = "xy") -> None:
+def draw(
+    axes: plt.Axes,
+    lines: Sequence[Line],
+    x_label: str,
+    y_label: str,
+    title: str = "",
+    log: str = "xy",
+) -> None:
     """Lines with error bars of one standard deviation (none where it is 0: a single seed), levels dashed."""
     colours = plt.rcParams["axes.prop_cycle"].by_key()["color"]
     for i, line in enumerate(lines):
@@ -124,7 +146,15 @@ def draw(axes: plt.Axes, lines: Sequence[Line], x_label: str, y_label: str, titl
         up = [s or math.nan for s in line.spread]
         bars = [[min(s, 0.9 * y) for s, y in zip(up, line.y, strict=True)], up] if up else None
         axes.errorbar(
-            line.x, line.y, bars, fmt=line.style, capsize=3, markersize=4, linewidth=1.5, color=colour, label=line.name
+            line.x,
+            line.y,
+            bars,
+            fmt=line.style,
+            capsize=3,
+            markersize=4,
+            linewidth=1.5,
+            color=colour,
+            label=line.name,
         )
     if "x" in log:
         axes.set_xscale("log")
@@ -138,10 +168,14 @@ def draw(axes: plt.Axes, lines: Sequence[Line], x_label: str, y_label: str, titl
     axes.legend(fontsize=8)
 
 
-def write(name: str, figure: Figure, rows: list[Row], picture: plt.Figure, paragraph: str, seconds: float) -> None:
+def write(
+    name: str, figure: Figure, rows: list[Row], picture: plt.Figure, paragraph: str, seconds: float
+) -> None:
     """docs/figures/NAME.csv, .png and .md."""
     parts = [part.strip() for part in paragraph.strip().split("\n\n")]
-    paragraph = "\n\n".join(part if part[0] == "|" else textwrap.fill(" ".join(part.split()), 120) for part in parts)
+    paragraph = "\n\n".join(
+        part if part[0] == "|" else textwrap.fill(" ".join(part.split()), 120) for part in parts
+    )
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / f"{name}.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
@@ -154,14 +188,18 @@ def write(name: str, figure: Figure, rows: list[Row], picture: plt.Figure, parag
         hours = sum(row.get("seconds", 0.0) for row in rows) / 3600
         took = f"goes on from [the runs there are](figures/{figure.runs}), which took {hours:.1f} hours, run by run"
     command = f"`python scripts/reproduce.py {name}` {took}; [the numbers](figures/{name}.csv)."
-    text = f"## {figure.title}\n\n![{figure.title}](figures/{name}.png)\n\n{paragraph}\n\n{command}\n"
+    text = (
+        f"## {figure.title}\n\n![{figure.title}](figures/{name}.png)\n\n{paragraph}\n\n{command}\n"
+    )
     (FOLDER / f"{name}.md").write_text(text)
     print(f"\n{paragraph}\n\nwritten: docs/figures/{name}.csv, .png, .md; docs/results.md")
 
 
 def assemble(names: Sequence[str]) -> None:
     """docs/results.md from the figures that have been made."""
-    parts = [(FOLDER / f"{name}.md").read_text() for name in names if (FOLDER / f"{name}.md").exists()]
+    parts = [
+        (FOLDER / f"{name}.md").read_text() for name in names if (FOLDER / f"{name}.md").exists()
+    ]
     head = (
         "# Results\n\nEverything below is made by one command each, with the total budget charged (initialiser and private "
         "clip norms included), replace-one neighbours and delta 1e-6 unless said otherwise. Error bars are one standard "

@@ -11,10 +11,16 @@ METRICS = ("risk", "risk_random", "risk_standalone", "risk_oracle", "distortion"
 def dimension(seeds: int) -> tuple[list[Row], plt.Figure, str]:
     """0-1 risk against d at a fixed sketch, with ten selections and with the paper's one."""
     methods = {"ten selections": (), "one selection": ("rounds=1",)}
-    cases = {(name, d): ("algo=jlmargin", "eps=2", f"data.d={d}", *more) for name, more in methods.items() for d in DIMENSIONS}
+    cases = {
+        (name, d): ("algo=jlmargin", "eps=2", f"data.d={d}", *more)
+        for name, more in methods.items()
+        for d in DIMENSIONS
+    }
     found = runs(cases, seeds)
     rows = [
-        {"method": name, "d": d, "seeds": seeds} | {metric: mean(r, metric) for metric in METRICS} | {"std": spread(r, "risk")}
+        {"method": name, "d": d, "seeds": seeds}
+        | {metric: mean(r, metric) for metric in METRICS}
+        | {"std": spread(r, "risk")}
         for (name, d), r in found.items()
     ]
     picture, axes = plt.subplots(figsize=(7.4, 4.6))
@@ -22,12 +28,18 @@ def dimension(seeds: int) -> tuple[list[Row], plt.Figure, str]:
     for name in methods:
         mine = [row for row in rows if row["method"] == name]
         curves.append(Line(name, [r["risk"] for r in mine], DIMENSIONS, [r["std"] for r in mine]))
-    for metric, name in (("risk_random", "uninformed random embedding"), ("risk_standalone", "each user alone")):
+    for metric, name in (
+        ("risk_random", "uninformed random embedding"),
+        ("risk_standalone", "each user alone"),
+    ):
         curves.append(Line(name, [row[metric] for row in mine], DIMENSIONS, style="s--"))
     draw(axes, curves, "features d", "0-1 risk on fresh examples", "eps=2, delta=0", "x")
     axes.set_ylim(-0.02, 0.45)
     at = {(row["method"], row["d"]): row for row in rows}
-    values = {metric: ", ".join(f"{at['ten selections', d][metric]:.4f}" for d in DIMENSIONS) for metric in METRICS}
+    values = {
+        metric: ", ".join(f"{at['ten selections', d][metric]:.4f}" for d in DIMENSIONS)
+        for metric in METRICS
+    }
     alone = ", ".join(f"{at['ten selections', d]['risk_standalone']:.1g}" for d in DIMENSIONS)
     one = ", ".join(f"{at['one selection', d]['risk']:.3f}" for d in DIMENSIONS)
     gap = at["ten selections", 5000]["risk"] - at["ten selections", 50]["risk"]
@@ -45,4 +57,6 @@ theorem's own term sqrt(1 / (m rho^2)) is what a user's large-margin classifier 
     return rows, picture, paragraph
 
 
-FIGURES = {"jl-dimension": Figure("Margin classification: risk against the number of features", dimension)}
+FIGURES = {
+    "jl-dimension": Figure("Margin classification: risk against the number of features", dimension)
+}

@@ -61,7 +61,10 @@ class Case:
         if self.method != "standalone":
             made += [f"eps={self.eps}", f"neighbouring={self.relation}"]
         if self.data == "cifar10" and not choice.full:
-            made += ["model.precision=bfloat16", *([f"rounds={choice.rounds}"] if self.method != "standalone" else [])]
+            made += [
+                "model.precision=bfloat16",
+                *([f"rounds={choice.rounds}"] if self.method != "standalone" else []),
+            ]
         return made
 
     def chosen(self, choice: Choice) -> bool:
@@ -69,18 +72,35 @@ class Case:
         return self.method in choice.methods and self.data in choice.data
 
 
-def runs(cases: Mapping[Case, Sequence[str]], seeds: int, choice: Choice = EVERYTHING) -> dict[Case, list[Metrics]]:
+def runs(
+    cases: Mapping[Case, Sequence[str]], seeds: int, choice: Choice = EVERYTHING
+) -> dict[Case, list[Metrics]]:
     """What is known of all cases, after running those that are chosen."""
-    wanted = [[*overrides, f"seed={seed}"] for case, overrides in cases.items() if case.chosen(choice) for seed in range(seeds)]
+    wanted = [
+        [*overrides, f"seed={seed}"]
+        for case, overrides in cases.items()
+        if case.chosen(choice)
+        for seed in range(seeds)
+    ]
     done = kept()
-    todo = [] if choice.assemble else [list(run) for run in dict.fromkeys(map(tuple, wanted)) if run not in done]
+    todo = (
+        []
+        if choice.assemble
+        else [list(run) for run in dict.fromkeys(map(tuple, wanted)) if run not in done]
+    )
     started = time.perf_counter()
     for i, (overrides, found) in enumerate(results(todo, choice.jobs), 1):
         keep(overrides, found)
         left = (time.perf_counter() - started) / i * (len(todo) - i)
-        print(f"  {i}/{len(todo)} runs, {left:.0f} s left; {' '.join(overrides)}: {found['accuracy']:.2%}", flush=True)
+        print(
+            f"  {i}/{len(todo)} runs, {left:.0f} s left; {' '.join(overrides)}: {found['accuracy']:.2%}",
+            flush=True,
+        )
     done = kept()
-    known = {case: [done.get((*overrides, f"seed={seed}")) for seed in range(seeds)] for case, overrides in cases.items()}
+    known = {
+        case: [done.get((*overrides, f"seed={seed}")) for seed in range(seeds)]
+        for case, overrides in cases.items()
+    }
     return {case: [run for run in found if run is not None] for case, found in known.items()}
 
 
@@ -118,18 +138,36 @@ def table(seeds: int, choice: Choice = EVERYTHING) -> tuple[list[Row], plt.Figur
     """Accuracy of all methods on all data at epsilon 1."""
     found: dict[Case, list[Metrics]] = {}
     for data in SIZES:
-        networks = {case: case.overrides(choice) for case in cases(data) if case.method != "headmean"}
+        networks = {
+            case: case.overrides(choice) for case in cases(data) if case.method != "headmean"
+        }
         found |= runs(networks, seeds if data == "fashion" or choice.full else 1, choice)
-        found |= runs({case: case.overrides(choice) for case in cases(data) if case.method == "headmean"}, seeds, choice)
+        found |= runs(
+            {case: case.overrides(choice) for case in cases(data) if case.method == "headmean"},
+            seeds,
+            choice,
+        )
     bare = Case("fashion", "1000", "centaur", "replace-one", "inf")
     rows = rows_of(found | runs({bare: bare.overrides(choice)}, 1, choice))
-    how = "as in the paper" if choice.full else f"shortened to {choice.rounds} rounds, in bfloat16, with one seed"
-    return rows, bars(rows), f"{words(rows)} Runs of networks on CIFAR-10 are {how}.\n\n{grid(rows)}"
+    how = (
+        "as in the paper"
+        if choice.full
+        else f"shortened to {choice.rounds} rounds, in bfloat16, with one seed"
+    )
+    return (
+        rows,
+        bars(rows),
+        f"{words(rows)} Runs of networks on CIFAR-10 are {how}.\n\n{grid(rows)}",
+    )
 
 
 def at(rows: Sequence[Row], **wanted: str) -> Row:
     """The row with these entries."""
-    return next(row for row in rows if row["eps"] != "inf" and all(row[key] in (value, "-") for key, value in wanted.items()))
+    return next(
+        row
+        for row in rows
+        if row["eps"] != "inf" and all(row[key] in (value, "-") for key, value in wanted.items())
+    )
 
 
 def cell(row: Row) -> str:
@@ -140,13 +178,21 @@ def cell(row: Row) -> str:
 
 def grid(rows: Sequence[Row]) -> str:
     """The markdown table; the last column is users alone with headmean's features."""
-    lines = [f"| data | neighbours | {' | '.join(METHODS)} | alone, same features |", "|---" * (3 + len(METHODS)) + "|"]
+    lines = [
+        f"| data | neighbours | {' | '.join(METHODS)} | alone, same features |",
+        "|---" * (3 + len(METHODS)) + "|",
+    ]
     for data, sizes in SIZES.items():
         for n in sizes:
             for relation in RELATIONS:
-                some = [at(rows, method=method, data=data, n=n, neighbouring=relation) for method in METHODS]
+                some = [
+                    at(rows, method=method, data=data, n=n, neighbouring=relation)
+                    for method in METHODS
+                ]
                 alone = f"{some[-1]['alone']:.1f}" if some[-1]["alone"] != "" else "-"
-                lines.append(f"| {TITLES[data]}, n={n} | {relation} | {' | '.join(map(cell, some))} | {alone} |")
+                lines.append(
+                    f"| {TITLES[data]}, n={n} | {relation} | {' | '.join(map(cell, some))} | {alone} |"
+                )
     return "\n".join(lines)
 
 
@@ -156,13 +202,20 @@ def bars(rows: Sequence[Row]) -> plt.Figure:
     picture, axes = plt.subplots(1, len(panels), figsize=(5 * len(panels), 4.4))
     for axis, (data, n) in zip(axes, panels, strict=True):
         for i, relation in enumerate(RELATIONS):
-            some = [at(rows, data=data, n=n, method=method, neighbouring=relation) for method in METHODS]
+            some = [
+                at(rows, data=data, n=n, method=method, neighbouring=relation) for method in METHODS
+            ]
             x = [j + 0.4 * (i - 0.5) for j, row in enumerate(some) if row["seeds"]]
             height = [row["accuracy"] for row in some if row["seeds"]]
             error = [row["sd"] if row["seeds"] > 1 else math.nan for row in some if row["seeds"]]
             axis.bar(x, height, 0.4, yerr=error, capsize=2, label=relation, color=f"C{i}")
         axis.set_xticks(range(len(METHODS)), METHODS, fontsize=7)
-        axis.set(title=f"{TITLES[data]}, n={n}", ylabel="accuracy, %", ylim=(0, 100), xlim=(-0.6, len(METHODS) - 0.4))
+        axis.set(
+            title=f"{TITLES[data]}, n={n}",
+            ylabel="accuracy, %",
+            ylim=(0, 100),
+            xlim=(-0.6, len(METHODS) - 0.4),
+        )
         axis.grid(alpha=0.3, axis="y")
     axes[0].legend(fontsize=8, loc="upper left", ncols=2)
     return picture
@@ -191,7 +244,10 @@ def ranks(rows: Sequence[Row]) -> Iterator[str]:
     for data, sizes in SIZES.items():
         for n in sizes:
             for relation in RELATIONS:
-                some = [at(rows, method=method, data=data, n=n, neighbouring=relation) for method in METHODS[:5]]
+                some = [
+                    at(rows, method=method, data=data, n=n, neighbouring=relation)
+                    for method in METHODS[:5]
+                ]
                 if all(row["seeds"] for row in some):
                     order = sorted(some, key=lambda row: -row["accuracy"])
                     yield f"{TITLES[data]}, n={n}, {relation}: {' > '.join(row['method'] for row in order)}."
@@ -200,7 +256,10 @@ def ranks(rows: Sequence[Row]) -> Iterator[str]:
 def quieter(rows: Sequence[Row]) -> str:
     """What CENTAUR reaches on Fashion-MNIST, n=1000, with less noise, where that is known."""
     without = next(row for row in rows if row["eps"] == "inf")
-    both = [at(rows, method="centaur", data="fashion", n="1000", neighbouring=relation) for relation in RELATIONS]
+    both = [
+        at(rows, method="centaur", data="fashion", n="1000", neighbouring=relation)
+        for relation in RELATIONS
+    ]
     if not all(row["seeds"] for row in (without, *both)):
         return ""
     full, half = map(cell, both)
@@ -219,7 +278,9 @@ def noise_length(n: int, rounds: int, data: str) -> float:
 
 def curve(seeds: int, choice: Choice = EVERYTHING) -> tuple[list[Row], plt.Figure, str]:
     """Accuracy against epsilon on Fashion-MNIST, n=2000."""
-    points = [Case("fashion", "2000", method, "replace-one", eps) for method in CURVES for eps in EPSILONS]
+    points = [
+        Case("fashion", "2000", method, "replace-one", eps) for method in CURVES for eps in EPSILONS
+    ]
     points.append(Case("fashion", "2000", "standalone"))
     rows = rows_of(runs({case: case.overrides(choice) for case in points}, seeds, choice))
     known = [row for row in rows if row["seeds"]]
@@ -227,10 +288,19 @@ def curve(seeds: int, choice: Choice = EVERYTHING) -> tuple[list[Row], plt.Figur
     for method in dict.fromkeys(row["method"] for row in known):
         some = [row for row in known if row["method"] == method]
         x = [float(row["eps"]) for row in some if row["eps"] != "-"]
-        lines.append(Line(method, [row["accuracy"] for row in some], x, [row["sd"] for row in some]))
+        lines.append(
+            Line(method, [row["accuracy"] for row in some], x, [row["sd"] for row in some])
+        )
     picture, axes = plt.subplots(figsize=(7, 4.6))
     if lines:
-        draw(axes, lines, "epsilon", "accuracy, %", "Fashion-MNIST, n=2000, S=5, replace-one", log="x")
+        draw(
+            axes,
+            lines,
+            "epsilon",
+            "accuracy, %",
+            "Fashion-MNIST, n=2000, S=5, replace-one",
+            log="x",
+        )
     return rows, picture, curve_words(rows)
 
 
@@ -248,6 +318,10 @@ deviation) at epsilon {", ".join(EPSILONS)}: {"; ".join(said)}. Users alone rele
 
 
 FIGURES = {
-    "centaur-table": Figure("Networks on images: six ways to personalise", table, seeds=3, runs=FILE),
-    "centaur-figure": Figure("Networks on images: accuracy against epsilon", curve, seeds=3, runs=FILE),
+    "centaur-table": Figure(
+        "Networks on images: six ways to personalise", table, seeds=3, runs=FILE
+    ),
+    "centaur-figure": Figure(
+        "Networks on images: accuracy against epsilon", curve, seeds=3, runs=FILE
+    ),
 }

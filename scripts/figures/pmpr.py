@@ -17,7 +17,9 @@ def table(results: dict[tuple[str, str], list[dict[str, float]]], *metrics: str)
     ]
 
 
-def lines(rows: list[Row], methods: dict[str, str], levels: dict[str, str], metric: str = "mse") -> list[Line]:
+def lines(
+    rows: list[Row], methods: dict[str, str], levels: dict[str, str], metric: str = "mse"
+) -> list[Line]:
     """Curves of some methods, and dashed levels of those that do not depend on epsilon."""
     curves = []
     for method, name in methods.items():
@@ -32,14 +34,22 @@ def ladder() -> dict[str, tuple[str, ...]]:
     """From Priv-AltMin as written, on a spectral start, to the default, one remedy at a time."""
     steps = {
         "altmin published, spectral start": ("preset=dpmp", "init=spectral", "init.clip=0.1"),
-        "users clipped as a whole": ("algo.eta_c=null", "algo.zeta=null", "algo.clip.moments=1", "algo.clip.products=0.1"),
+        "users clipped as a whole": (
+            "algo.eta_c=null",
+            "algo.zeta=null",
+            "algo.clip.moments=1",
+            "algo.clip.products=0.1",
+        ),
         "all examples": ("algo.train=all", "algo.heads=all"),
         "leave-one-out": ("algo.estimator=leave-one-out",),
         "residuals": ("algo.target=residuals", "algo.clip.products=0.002"),
         "shrinkage": ("algo.shrink=true",),
     }
     names = list(steps)
-    return {name: tuple(o for earlier in names[: i + 1] for o in steps[earlier]) for i, name in enumerate(names)}
+    return {
+        name: tuple(o for earlier in names[: i + 1] for o in steps[earlier])
+        for i, name in enumerate(names)
+    }
 
 
 def figure1(seeds: int) -> tuple[list[Row], plt.Figure, str]:
@@ -53,8 +63,15 @@ def figure1(seeds: int) -> tuple[list[Row], plt.Figure, str]:
         "fedrep published, eta .25": ("preset=pmpr", "algo.eta=0.25"),
         "altmin published": ("preset=dpmp",),
     }
-    cases = {(name, eps): (*overrides, f"eps={eps}") for name, overrides in private.items() for eps in EPSILONS}
-    cases |= {(f"{name} not private", "inf"): (*overrides, "eps=inf") for name, overrides in private.items()}
+    cases = {
+        (name, eps): (*overrides, f"eps={eps}")
+        for name, overrides in private.items()
+        for eps in EPSILONS
+    }
+    cases |= {
+        (f"{name} not private", "inf"): (*overrides, "eps=inf")
+        for name, overrides in private.items()
+    }
     cases |= {(name, "inf"): (f"algo={name}",) for name in ("standalone", "oracle")}
     cases |= {("oracle published", "inf"): ("algo=oracle", "algo.heads=s1")}
     found = runs(cases, seeds)
@@ -71,12 +88,28 @@ def figure1(seeds: int) -> tuple[list[Row], plt.Figure, str]:
         "oracle published": "oracle",
     }
     draw(left, lines(rows, published, levels), "epsilon", "population MSE", "as published", "y")
-    ours = {"fedrep": "FedRep", "altmin": "Priv-AltMin", "centaur": "CENTAUR", "centaur, ppm": "CENTAUR, power method"}
-    levels = {"standalone": "each user alone", "fedrep not private": "FedRep not private", "oracle": "oracle"}
+    ours = {
+        "fedrep": "FedRep",
+        "altmin": "Priv-AltMin",
+        "centaur": "CENTAUR",
+        "centaur, ppm": "CENTAUR, power method",
+    }
+    levels = {
+        "standalone": "each user alone",
+        "fedrep not private": "FedRep not private",
+        "oracle": "oracle",
+    }
     draw(middle, lines(rows, ours, levels), "epsilon", "", "with our calibration", "y")
     middle.set_ylim(left.get_ylim())
     only = {"fedrep not private": "FedRep not private"}
-    draw(right, lines(rows, ours, only, "excess"), "epsilon", "MSE above the oracle's", "with our calibration", "y")
+    draw(
+        right,
+        lines(rows, ours, only, "excess"),
+        "epsilon",
+        "MSE above the oracle's",
+        "with our calibration",
+        "y",
+    )
     at = {(row["method"], row["eps"]): row["mse"] for row in rows}
     pairs = ", ".join(f"{at['fedrep', eps]:.3e} / {at['altmin', eps]:.3e}" for eps in EPSILONS)
     below = all(at["fedrep", eps] <= at["altmin", eps] for eps in EPSILONS)
@@ -102,18 +135,34 @@ without privacy) is worse than an initialiser alone; what mends it is shown belo
 def remedies(seeds: int) -> tuple[list[Row], plt.Figure, str]:
     """Priv-AltMin from a good start, one remedy on top of the other."""
     steps, grid = ladder(), ("1", "2", "4", "8")
-    found = runs({(name, eps): (*overrides, f"eps={eps}") for name, overrides in steps.items() for eps in grid}, seeds)
+    found = runs(
+        {
+            (name, eps): (*overrides, f"eps={eps}")
+            for name, overrides in steps.items()
+            for eps in grid
+        },
+        seeds,
+    )
     rows = table(found, "mse", "dist", "start")
     picture, axes = plt.subplots(figsize=(8, 4.4))
     at = {(row["method"], row["eps"]): row for row in rows}
     places = list(range(len(steps)))
-    curves = [Line(f"epsilon {eps}", [at[name, eps]["mse"] for name in steps], places) for eps in grid]
+    curves = [
+        Line(f"epsilon {eps}", [at[name, eps]["mse"] for name in steps], places) for eps in grid
+    ]
     draw(axes, curves, "", "population MSE", "Priv-AltMin, one remedy on top of the other", "y")
     axes.set_xticks(
-        places, ["as written,\nspectral start", *(name.replace(" as ", "\nas ") for name in list(steps)[1:])], fontsize=8
+        places,
+        [
+            "as written,\nspectral start",
+            *(name.replace(" as ", "\nas ") for name in list(steps)[1:]),
+        ],
+        fontsize=8,
     )
     literal = at["altmin published, spectral start", "8"]
-    climb = "; ".join(f"{name} {at[name, '1']['mse']:.3g}, {at[name, '8']['mse']:.3g}" for name in steps)
+    climb = "; ".join(
+        f"{name} {at[name, '1']['mse']:.3g}, {at[name, '8']['mse']:.3g}" for name in steps
+    )
     paragraph = f"""
 Priv-AltMin as written, from a spectral start at distance {literal["start"]:.3f}, ends at {literal["dist"]:.3f} at epsilon 8:
 worse than its start. Remedies within the same algorithm, each on top of the ones before, error at epsilon 1 and 8: {climb}.
@@ -129,7 +178,9 @@ def dimension(seeds: int) -> tuple[list[Row], plt.Figure, str]:
     """Distance to the true representation against d and n at epsilon 0.5."""
     dims, users = (25, 50, 100, 200), (10000, 20000, 40000, 80000, 160000)
     common = ("eps=0.5", "privacy.clip=auto")
-    cases: dict[tuple[int, int], tuple[str, ...]] = {(d, 80000): (*common, f"data.d={d}", "data.n=80000") for d in dims}
+    cases: dict[tuple[int, int], tuple[str, ...]] = {
+        (d, 80000): (*common, f"data.d={d}", "data.n=80000") for d in dims
+    }
     cases |= {(50, n): (*common, "data.d=50", f"data.n={n}") for n in users}
     found = runs(cases, seeds)
     rows = [
@@ -141,7 +192,9 @@ def dimension(seeds: int) -> tuple[list[Row], plt.Figure, str]:
     ]  # fmt: skip
     picture, both = plt.subplots(1, 2, figsize=(11, 4.4))
     words = []
-    for axes, key, fixed, sign in zip(both, ("d", "n"), (("n", 80000), ("d", 50)), (1, -1), strict=True):
+    for axes, key, fixed, sign in zip(
+        both, ("d", "n"), (("n", 80000), ("d", 50)), (1, -1), strict=True
+    ):
         mine = sorted((row for row in rows if row[fixed[0]] == fixed[1]), key=lambda row: row[key])
         x = [row[key] for row in mine]
         curves = []
@@ -150,10 +203,17 @@ def dimension(seeds: int) -> tuple[list[Row], plt.Figure, str]:
             measured = slope(x, y)
             words.append(f"{name} {measured:+.2f} in {key}")
             curves.append(
-                Line(f"{name}, slope {measured:+.2f}", y, x, [row["std"] for row in mine] if metric == "dist" else ())
+                Line(
+                    f"{name}, slope {measured:+.2f}",
+                    y,
+                    x,
+                    [row["std"] for row in mine] if metric == "dist" else (),
+                )
             )
         first = mine[0]["dist"]
-        curves.append(Line(f"theorem, slope {sign:+d}", [first * (v / x[0]) ** sign for v in x], x, style=":"))
+        curves.append(
+            Line(f"theorem, slope {sign:+d}", [first * (v / x[0]) ** sign for v in x], x, style=":")
+        )
         draw(axes, curves, key, "distance to the true representation", f"{fixed[0]}={fixed[1]}")
     paragraph = f"""
 The theorem bounds the part of the error that privacy costs by d sqrt(k) / (n epsilon) in the distance of the representation
@@ -175,7 +235,11 @@ def fedrep_epsilon(seeds: int) -> tuple[list[Row], plt.Figure, str]:
         "the paper's settings as printed": ("preset=pmpr",),
     }
     grid = ("0.1", "0.25", "0.5", "1", "2", "8", "inf")
-    cases = {(name, eps): (*overrides, f"eps={eps}") for name, overrides in methods.items() for eps in grid}
+    cases = {
+        (name, eps): (*overrides, f"eps={eps}")
+        for name, overrides in methods.items()
+        for eps in grid
+    }
     cases |= {(name, "inf"): (f"algo={name}",) for name in ("standalone", "oracle")}
     rows = table(runs(cases, seeds), "mse")
     picture, axes = plt.subplots(figsize=(7.4, 4.6))
@@ -201,11 +265,22 @@ def fedrep_choices(seeds: int) -> tuple[list[Row], plt.Figure, str]:
         "a fifth for the initialiser": ("privacy.init_share=0.2",),
     }
     grid = ("0.1", "0.25", "1")
-    rows = table(runs({(name, eps): (*more, f"eps={eps}") for name, more in methods.items() for eps in grid}, seeds), "mse")
+    rows = table(
+        runs(
+            {(name, eps): (*more, f"eps={eps}") for name, more in methods.items() for eps in grid},
+            seeds,
+        ),
+        "mse",
+    )
     picture, axes = plt.subplots(figsize=(7.4, 4.4))
     for i, eps in enumerate(grid):
-        values = [next(row["mse"] for row in rows if (row["method"], row["eps"]) == (name, eps)) for name in methods]
-        axes.barh([j + (i - 1) * 0.27 for j in range(len(methods))], values, 0.25, label=f"epsilon {eps}")
+        values = [
+            next(row["mse"] for row in rows if (row["method"], row["eps"]) == (name, eps))
+            for name in methods
+        ]
+        axes.barh(
+            [j + (i - 1) * 0.27 for j in range(len(methods))], values, 0.25, label=f"epsilon {eps}"
+        )
     axes.set_yticks(range(len(methods)), list(methods))
     axes.invert_yaxis()
     axes.set(xscale="log", xlabel="population MSE")
@@ -222,7 +297,9 @@ gradient at the head fitted without it. Small clip norms cost little once steps 
 def series(rows: list[Row], methods: dict[str, tuple[str, ...]], grid: tuple[str, ...]) -> str:
     """The numbers in words."""
     at = {(row["method"], row["eps"]): row["mse"] for row in rows}
-    return "; ".join(f"{name}: {', '.join(f'{at[name, eps]:.3g}' for eps in grid)}" for name in methods)
+    return "; ".join(
+        f"{name}: {', '.join(f'{at[name, eps]:.3g}' for eps in grid)}" for name in methods
+    )
 
 
 FIGURES = {

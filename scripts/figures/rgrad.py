@@ -60,11 +60,17 @@ def rate(seeds: int) -> tuple[list[Row], plt.Figure, str]:
             curves.append(Line(words, y, x, [row["std"] for row in mine]))
         bounds = [(row["lower_bound"], row["upper_bound"]) for row in mine]
         curves.append(Line("minimax lower bound, constant 1", [a for a, _ in bounds], x, style=":"))
-        curves.append(Line("paper's upper bound, constant 1", [b for _, b in bounds], x, style="--"))
+        curves.append(
+            Line("paper's upper bound, constant 1", [b for _, b in bounds], x, style="--")
+        )
         label = "users n" if key == "n" else "epsilon"
         draw(axes, curves, label, "Frobenius error" if key == "n" else "", f"{fixed[0]}={fixed[1]}")
     at = {(row["method"], row["n"], row["eps"]): row["frobenius"] for row in rows}
-    clipped, weak, paper = at["clipped", 20000, "1"], at["weak", 20000, "1"], at["paper", 20000, "1"]
+    clipped, weak, paper = (
+        at["clipped", 20000, "1"],
+        at["weak", 20000, "1"],
+        at["paper", 20000, "1"],
+    )
     paragraph = f"""
 d1=d2=20, r=2, singular values (1, .7), label noise .1, one observation a user, {seeds} seeds. At epsilon 1 the error is
 {clipped:.4f} at n=20000 and {at["clipped", 80000, "1"]:.4f} at n=80000, with slope {slopes["clipped", "n"]:+.2f} in n

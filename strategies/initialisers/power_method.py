@@ -27,14 +27,22 @@ class PowerMethod(Initialiser):
     task = "ppm"
 
     def __init__(self, copies: int, iterations: int, clip: float | str, agreement: float) -> None:
-        check_number("init.agreement", agreement, lambda x: 0 < x < 0.5**0.5, "must lie between 0 and 0.707")
-        self.copies, self.rounds = check_whole("init.copies", copies), check_whole("init.iterations", iterations)
+        check_number(
+            "init.agreement", agreement, lambda x: 0 < x < 0.5**0.5, "must lie between 0 and 0.707"
+        )
+        self.copies, self.rounds = (
+            check_whole("init.copies", copies),
+            check_whole("init.iterations", iterations),
+        )
         self.clip, self.agreement = clip, agreement
 
     def before(self, federation: Federation) -> list[Array]:
         """The copies' starts (T_0, d, k)."""
         shape = (federation.d, federation.k)
-        starts = (generator(federation.seed, "power method", c).standard_normal(shape) for c in range(self.copies))
+        starts = (
+            generator(federation.seed, "power method", c).standard_normal(shape)
+            for c in range(self.copies)
+        )
         return [np.stack([retraction(start) for start in starts])]
 
     def shape(self, federation: Federation) -> tuple[int, ...]:
@@ -57,5 +65,7 @@ class PowerMethod(Initialiser):
             self.notes = (f"The power method's start was picked because {others} agree with it.",)
             return X[int(np.argmax(agreeing))]
         if self.copies > 1:
-            self.notes = ("No half of the power method's copies agree; the one nearest to most of the others was taken.",)
+            self.notes = (
+                "No half of the power method's copies agree; the one nearest to most of the others was taken.",
+            )
         return X[int(np.argmax(np.median(least, axis=1)))]

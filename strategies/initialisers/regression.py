@@ -45,7 +45,9 @@ class Regression(Initialiser):
         """Lhat as one row."""
         return (self.sizes[0] * self.sizes[1],)
 
-    def release(self, federation: Federation, step: Step, total: Array, bound: float, users: int) -> Array:
+    def release(
+        self, federation: Federation, step: Step, total: Array, bound: float, users: int
+    ) -> Array:
         """Lhat, or in Algorithm 1 the projector of one side and then the core."""
         if self.design is None:
             return super().release(federation, step, total, bound, users)
@@ -56,7 +58,9 @@ class Regression(Initialiser):
         else:
             U, V = self.sides
             statistic, sensitivity = (U.T @ L @ V).ravel(), self.design.core(federation)
-        return super().release(federation, step, users * statistic, sensitivity / 2.0, users)  # the gate doubles it
+        return super().release(
+            federation, step, users * statistic, sensitivity / 2.0, users
+        )  # the gate doubles it
 
     def step(self, federation: Federation, t: int, shared: list[Array], mean: Array) -> list[Array]:
         """U, S, V from what was released."""

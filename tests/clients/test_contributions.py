@@ -17,7 +17,9 @@ from privfed.privacy.clipping import Dense
 
 def cohort(n, m, d, seed=0, first=0):
     rng = np.random.default_rng(seed)
-    return Cohort(np.arange(first, first + n), rng.standard_normal((n, m, d)), rng.standard_normal((n, m)))
+    return Cohort(
+        np.arange(first, first + n), rng.standard_normal((n, m, d)), rng.standard_normal((n, m))
+    )
 
 
 def settings_for(task, clip, release=True, measure=""):
@@ -38,11 +40,19 @@ def client(users, estimator="leave-one-out", train="all", **options):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(1, 6), st.integers(2, 7), st.integers(1, 8), st.floats(1e-3, 1e3), st.integers(0, 9999))
+@given(
+    st.integers(1, 6),
+    st.integers(2, 7),
+    st.integers(1, 8),
+    st.floats(1e-3, 1e3),
+    st.integers(0, 9999),
+)
 def test_spectral_sum_is_the_sum_of_clipped_second_moments(n, m, d, clip, seed):
     users = cohort(n, m, d, seed)
     sums, count, metrics = client(users).fit([], settings_for("spectral", clip))
-    wanted = sum(naive.clip(naive.second_moment(x, y), clip) for x, y in zip(users.X, users.y, strict=True))
+    wanted = sum(
+        naive.clip(naive.second_moment(x, y), clip) for x, y in zip(users.X, users.y, strict=True)
+    )
     assert (count, metrics) == (n, {"step": 1})
     np.testing.assert_allclose(unsvec(sums[0], d), wanted, atol=1e-5 * clip + 1e-9)
 
@@ -53,7 +63,8 @@ def test_spectral_norms_survive_cancellation():
     users.X[:] = users.X[:, :1] + 1e-4 * users.X
     norms = Spectral().contributions(users, [], {}).norms
     np.testing.assert_allclose(
-        norms, [np.linalg.norm(naive.second_moment(x, y)) for x, y in zip(users.X, users.y, strict=True)]
+        norms,
+        [np.linalg.norm(naive.second_moment(x, y)) for x, y in zip(users.X, users.y, strict=True)],
     )
 
 
@@ -65,7 +76,8 @@ def test_gradient_sum_is_the_sum_of_clipped_gradients(train):
     rows = slice(5) if train == "s0" else slice(10)
     sums, _, _ = own.fit([U], settings_for("gradient", 0.5))
     wanted = sum(
-        naive.clip(naive.leave_one_out_gradient(x[rows], y[rows], U), 0.5) for x, y in zip(users.X, users.y, strict=True)
+        naive.clip(naive.leave_one_out_gradient(x[rows], y[rows], U), 0.5)
+        for x, y in zip(users.X, users.y, strict=True)
     )
     np.testing.assert_allclose(sums[0].T, wanted, rtol=1e-5, atol=1e-6)
 
@@ -78,7 +90,10 @@ def test_two_batches_are_disjoint_redrawn_and_the_paper_s():
     order = draw_orders(0, 1, np.arange(40), 4)
     assert not np.array_equal(order, draw_orders(0, 2, np.arange(40), 4))
     wanted = sum(
-        naive.clip(naive.two_batch_gradient(users.X[i], users.y[i], U, order[i, :2], order[i, 2:3]), 0.7) for i in range(40)
+        naive.clip(
+            naive.two_batch_gradient(users.X[i], users.y[i], U, order[i, :2], order[i, 2:3]), 0.7
+        )
+        for i in range(40)
     )
     np.testing.assert_allclose(own.fit([U], announced)[0][0].T, wanted, rtol=1e-5, atol=1e-6)
 
@@ -86,12 +101,16 @@ def test_two_batches_are_disjoint_redrawn_and_the_paper_s():
 def test_orders_do_not_depend_on_how_users_are_spread():
     whole = draw_orders(3, 2, np.arange(2 * BLOCK), 6)
     for first, last in ((0, 1), (BLOCK - 3, BLOCK + 5), (5, 2 * BLOCK)):
-        np.testing.assert_array_equal(draw_orders(3, 2, np.arange(first, last), 6), whole[first:last])
+        np.testing.assert_array_equal(
+            draw_orders(3, 2, np.arange(first, last), 6), whole[first:last]
+        )
 
 
 def test_measuring_sends_counts_only():
     users = cohort(30, 6, 5)
-    sums, _, _ = client(users).fit([], settings_for("spectral", 0.0, release=False, measure="histogram"))
+    sums, _, _ = client(users).fit(
+        [], settings_for("spectral", 0.0, release=False, measure="histogram")
+    )
     assert len(sums) == 1 and sums[0].sum() == 30
     _, below = client(users).fit([], settings_for("spectral", 1e9, measure="below"))[0]
     assert below == [15.0]
@@ -118,5 +137,9 @@ def test_an_array_of_contributions_is_clipped_user_by_user():
     G = np.random.default_rng(0).standard_normal((5, 2, 3))
     G[3] = np.inf
     total, norms = Dense(G).clipped(1.0)
-    np.testing.assert_allclose(norms, [0.0 if i == 3 else np.linalg.norm(g) for i, g in enumerate(G)])
-    np.testing.assert_allclose(total, sum(naive.clip(g, 1.0) for i, g in enumerate(G) if i != 3), rtol=1e-5)
+    np.testing.assert_allclose(
+        norms, [0.0 if i == 3 else np.linalg.norm(g) for i, g in enumerate(G)]
+    )
+    np.testing.assert_allclose(
+        total, sum(naive.clip(g, 1.0) for i, g in enumerate(G) if i != 3), rtol=1e-5
+    )

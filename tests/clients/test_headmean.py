@@ -14,7 +14,14 @@ from privfed.models.procedural_images import scenes
 from privfed.models.public_features import PublicFeatures
 from privfed.privacy.clipping import Dense, norm
 
-SMALL = ("algo=headmean", "data.n=12", "data.m=8", "model.pictures=80", "model.patches=16", "model.k=20")
+SMALL = (
+    "algo=headmean",
+    "data.n=12",
+    "data.m=8",
+    "model.pictures=80",
+    "model.patches=16",
+    "model.k=20",
+)
 
 
 def client(*overrides):
@@ -70,11 +77,19 @@ def test_no_user_sends_more_than_its_share_or_changes_what_others_send():
         "the same": np.repeat(X[3][:1], len(X[3]), axis=0), "NaN": np.where(rng.random(X[3].shape) < 0.1, np.nan, X[3]),
     }  # fmt: skip
     for name, pixels in strange.items():
-        for targets in (mine.cohort.y[3], np.full(8, 2.0), np.full(8, -1.0), np.full(8, 0.5), np.full(8, np.nan)):
+        for targets in (
+            mine.cohort.y[3],
+            np.full(8, 2.0),
+            np.full(8, -1.0),
+            np.full(8, 0.5),
+            np.full(8, np.nan),
+        ):
             changed, y = X.copy(), mine.cohort.y.copy()
             changed[3], y[3] = pixels, targets
             with np.errstate(all="ignore"):
-                other = type(mine)(Cohort(mine.cohort.ids, changed, y), None, mine.model, 1.0, 2.0, 1.0)
+                other = type(mine)(
+                    Cohort(mine.cohort.ids, changed, y), None, mine.model, 1.0, 2.0, 1.0
+                )
                 sent = other.heads(other.cohort, [], {})
                 others = [i for i in range(12) if i != 3]
                 np.testing.assert_allclose(sent[others], expected[others], rtol=1e-9, err_msg=name)
@@ -82,10 +97,26 @@ def test_no_user_sends_more_than_its_share_or_changes_what_others_send():
 
 
 def test_together_is_better_than_alone_and_users_alone_are_the_same():
-    run = Experiment(compose(["algo=headmean", "eps=8", "data.n=200", "model.pictures=200"])).run().result
-    assert run["metrics"]["risk"] < 0.8 * run["metrics"]["risk_standalone"] and run["privacy"]["releases"] == 1
-    alone = Experiment(compose(["algo=standalone", "model=features", "data.n=200", "model.pictures=200"])).run().result
-    assert alone["metrics"]["risk"] == pytest.approx(run["metrics"]["risk_standalone"]) and alone["privacy"]["releases"] == 0
+    run = (
+        Experiment(compose(["algo=headmean", "eps=8", "data.n=200", "model.pictures=200"]))
+        .run()
+        .result
+    )
+    assert (
+        run["metrics"]["risk"] < 0.8 * run["metrics"]["risk_standalone"]
+        and run["privacy"]["releases"] == 1
+    )
+    alone = (
+        Experiment(
+            compose(["algo=standalone", "model=features", "data.n=200", "model.pictures=200"])
+        )
+        .run()
+        .result
+    )
+    assert (
+        alone["metrics"]["risk"] == pytest.approx(run["metrics"]["risk_standalone"])
+        and alone["privacy"]["releases"] == 0
+    )
 
 
 def test_features_are_public_and_do_not_know_left_from_right():
@@ -97,7 +128,10 @@ def test_features_are_public_and_do_not_know_left_from_right():
     np.testing.assert_allclose(described, mirrored, atol=1e-5)
     np.testing.assert_allclose(features.basis.T @ features.basis, np.eye(5), atol=1e-5)
     again = PublicFeatures([3, 12, 12], 10, 5, 8, 40, [2.0, 2.0, 6.0])
-    assert again.basis is features.basis and (scenes(6, (3, 12, 12)) == scenes.__wrapped__(6, (3, 12, 12))).all()
+    assert (
+        again.basis is features.basis
+        and (scenes(6, (3, 12, 12)) == scenes.__wrapped__(6, (3, 12, 12))).all()
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,4 +148,15 @@ def test_features_are_public_and_do_not_know_left_from_right():
 )
 def test_mistakes_are_explained(wrong, words):
     with pytest.raises(ConfigError, match=words):
-        Experiment(compose([*(s for s in SMALL if wrong.partition("=")[0] != s.partition("=")[0] and "data." not in s), wrong]))
+        Experiment(
+            compose(
+                [
+                    *(
+                        s
+                        for s in SMALL
+                        if wrong.partition("=")[0] != s.partition("=")[0] and "data." not in s
+                    ),
+                    wrong,
+                ]
+            )
+        )

@@ -43,9 +43,15 @@ def hostile(schema, rng):
     model = model_of(schema)
     short = np.nextafter(np.tile(np.float32(model.centre[:-1]), (3, 1)), np.float32(np.inf))
     pairs = (
-        np.zeros(3) if schema.classes else model.centre[-1] + model.spread[-1] * (model.w[0, 0] + np.array([2.0, 2.0, -1.0]))
+        np.zeros(3)
+        if schema.classes
+        else model.centre[-1] + model.spread[-1] * (model.w[0, 0] + np.array([2.0, 2.0, -1.0]))
     )
-    opposite = Rows(equal.numbers[:8], equal.codes[:8], np.full(8, 1.0) if schema.classes else 990.0 + 1e6 * signs)
+    opposite = Rows(
+        equal.numbers[:8],
+        equal.codes[:8],
+        np.full(8, 1.0) if schema.classes else 990.0 + 1e6 * signs,
+    )
     return {
         "nobody": rows_of(schema, 0, rng),
         "one row": rows_of(schema, 1, rng),
@@ -55,7 +61,9 @@ def hostile(schema, rng):
         "tiny": changed(6, lambda v: np.float32(1e-38) * v),
         "zero": changed(6, lambda v: 0 * np.nan_to_num(v), lambda y: 0 * y, 0),
         "missing": changed(6, lambda v: np.full_like(v, np.nan), None, -1),
-        "infinite": changed(6, lambda v: np.full_like(v, np.inf), lambda y: np.full_like(y, -np.inf)),
+        "infinite": changed(
+            6, lambda v: np.full_like(v, np.inf), lambda y: np.full_like(y, -np.inf)
+        ),
         "no targets": changed(6, None, lambda y: np.full_like(y, np.nan)),
         "target 1e300": changed(6, None, lambda y: np.full_like(y, 1e300)),
         "targets +-1.7e308": changed(8, None, lambda y: 1.7e308 * signs),
@@ -64,24 +72,38 @@ def hostile(schema, rng):
         "cancelling": opposite,
         "cancelling pairs": Rows(short, np.full((3, 2), -1, np.int32), pairs),
         "constant columns": changed(12, lambda v: np.full_like(v, 1e5)),
-        "at its centre": changed(5, lambda v: np.broadcast_to(np.float32([38.0, 0.001, 0.5]), v.shape), lambda y: 0 * y + 990),
+        "at its centre": changed(
+            5,
+            lambda v: np.broadcast_to(np.float32([38.0, 0.001, 0.5]), v.shape),
+            lambda y: 0 * y + 990,
+        ),
         "codes out of range": changed(5, None, None, np.iinfo(np.int32).max),
-        "one outlier": changed(30, lambda v: np.where(np.arange(30)[:, None] == 3, np.float32(3e38), v)),
+        "one outlier": changed(
+            30, lambda v: np.where(np.arange(30)[:, None] == 3, np.float32(3e38), v)
+        ),
     }
 
 
 def sums(schema, users, task, shared):
     """What a node with these users sends."""
-    (sum_,), _, _ = client(cohort_of(schema, users)).fit(shared, settings_for(task, bound(task, schema)))
+    (sum_,), _, _ = client(cohort_of(schema, users)).fit(
+        shared, settings_for(task, bound(task, schema))
+    )
     return sum_
 
 
-@pytest.fixture(params=[(kind, missing) for kind in LABELS for missing in ("mean", "indicator")], ids="-".join)
+@pytest.fixture(
+    params=[(kind, missing) for kind in LABELS for missing in ("mean", "indicator")], ids="-".join
+)
 def setting(request):
     """Some ordinary users, of which a hostile one takes the first place."""
     schema = schema_of(*request.param)
     rng = np.random.default_rng(2)
-    return schema, [rows_of(schema, m, rng) for m in (6, 1, 6, 8, 9, 30, 400)[:CROWD]], hostile(schema, rng)
+    return (
+        schema,
+        [rows_of(schema, m, rng) for m in (6, 1, 6, 8, 9, 30, 400)[:CROWD]],
+        hostile(schema, rng),
+    )
 
 
 @pytest.mark.parametrize("task", CLIPS)
@@ -90,18 +112,25 @@ def test_neighbouring_cohorts_are_within_twice_the_bound(setting, task):
     shared = TableModel.before(schema).arrays if task == "magnitudes" else model_of(schema).arrays
     psi = bound(task, schema)
     base = sums(schema, users[1:], task, shared)
-    seen = {name: sums(schema, [user, *users[1:]], task, shared) for name, user in {"itself": users[0], **strange}.items()}
+    seen = {
+        name: sums(schema, [user, *users[1:]], task, shared)
+        for name, user in {"itself": users[0], **strange}.items()
+    }
     largest = 0.0
     for name, sum_ in seen.items():
         assert np.isfinite(sum_).all(), name
         alone = sums(schema, [{"itself": users[0], **strange}[name]], task, shared)
         assert np.linalg.norm(alone) <= psi, name
-        np.testing.assert_allclose(sum_, base + alone, rtol=0, atol=1e-9 * psi, err_msg=f"{name} disturbs others")
+        np.testing.assert_allclose(
+            sum_, base + alone, rtol=0, atol=1e-9 * psi, err_msg=f"{name} disturbs others"
+        )
     for one, other in combinations(seen, 2):
         distance = np.linalg.norm(seen[one] - seen[other])
         assert distance <= 2 * psi, (one, other)
         largest = max(largest, distance)
-    assert largest > (1.0 if task in ("global", "gradient") else 0.6) * psi, "the bound would not be noticed if it were missing"
+    assert largest > (1.0 if task in ("global", "gradient") else 0.6) * psi, (
+        "the bound would not be noticed if it were missing"
+    )
 
 
 @pytest.mark.parametrize("task", ["global", "spectral", "gradient"])
@@ -149,7 +178,9 @@ def test_a_search_finds_nobody_above_the_bound(task, kind):
         if move == 0:
             numbers[place] = np.float32(rng.choice([-1, 1]) * 10.0 ** rng.uniform(-37, 38))
         elif move == 1:
-            numbers[:] = numbers[place[0]] * (1 + np.float32(10.0 ** rng.uniform(-7, 0)) * rng.standard_normal(numbers.shape))
+            numbers[:] = numbers[place[0]] * (
+                1 + np.float32(10.0 ** rng.uniform(-7, 0)) * rng.standard_normal(numbers.shape)
+            )
         elif move == 2 and kind == "number":
             y[place[0]] = rng.choice([-1, 1]) * 10.0 ** rng.uniform(-300, 300)
         elif move == 3:
@@ -169,18 +200,31 @@ def test_shares_have_the_largest_norm_where_all_values_of_a_column_are_alike():
     schema = schema_of()
     rows = rows_of(schema, 7, np.random.default_rng(0), gaps=0.0)[np.zeros(7, dtype=int)]
     for task in ("magnitudes", "locate"):
-        (sum_,), _, _ = client(cohort_of(schema, [rows])).fit(model_of(schema).arrays, settings_for(task, 100.0))
+        (sum_,), _, _ = client(cohort_of(schema, [rows])).fit(
+            model_of(schema).arrays, settings_for(task, 100.0)
+        )
         np.testing.assert_allclose(np.linalg.norm(sum_, axis=1), 1.0)
         assert np.linalg.norm(sum_) == pytest.approx(3**0.5) and sum_.shape[0] == 3
 
 
 @pytest.mark.parametrize(
-    "name", ["huge", "target 1e300", "targets +-1.7e308", "infinite", "missing", "all equal", "one outlier"]
+    "name",
+    [
+        "huge",
+        "target 1e300",
+        "targets +-1.7e308",
+        "infinite",
+        "missing",
+        "all equal",
+        "one outlier",
+    ],
 )
 def test_a_user_without_finite_errors_does_not_hide_the_others(name):
     """Simulations: a judgement with a number that is none would be left out, with all users of its node."""
     schema = schema_of()
     rng = np.random.default_rng(0)
     users = [rows_of(schema, 6, rng), hostile(schema, rng)[name]]
-    _, _, told = client(cohort_of(schema, users, held=2)).evaluate(model_of(schema).arrays, {"judge": True})
+    _, _, told = client(cohort_of(schema, users, held=2)).evaluate(
+        model_of(schema).arrays, {"judge": True}
+    )
     assert all(0 <= value < 1e100 for value in told.values() if isinstance(value, float)), told

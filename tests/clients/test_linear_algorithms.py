@@ -14,7 +14,14 @@ from clients.initialisers.pairs import Pairs
 from clients.initialisers.power_method import PowerMethod
 from privfed.foundation.linalg import retraction, unsvec
 
-ALTMIN = {"estimator": "leave-one-out", "train": "all", "heads": "all", "target": "residuals", "eta_c": None, "zeta": None}
+ALTMIN = {
+    "estimator": "leave-one-out",
+    "train": "all",
+    "heads": "all",
+    "target": "residuals",
+    "eta_c": None,
+    "zeta": None,
+}
 
 
 def embedding(d, k=2, seed=1):
@@ -31,12 +38,19 @@ def announced(task, *clips):
 def test_altmin_sums_are_those_of_one_weighted_least_squares_problem(target, estimator, bounds):
     users, U, clips = cohort(60, 8, 5), embedding(5), (1.0, 0.2)
     own = AltMinClient(
-        users, None, **ALTMIN | {"target": target, "estimator": estimator, "eta_c": bounds[0], "zeta": bounds[1]}
+        users,
+        None,
+        **ALTMIN
+        | {"target": target, "estimator": estimator, "eta_c": bounds[0], "zeta": bounds[1]},
     )
     (A, b), _, _ = own.fit([U], announced("moments", *clips))
     wanted_A, wanted_b, weights = 0.0, 0.0, []
     for X, y in zip(users.X, users.y, strict=True):
-        others = (lambda j: [i for i in range(8) if i != j]) if estimator == "leave-one-out" else (lambda j: range(4))
+        others = (
+            (lambda j: [i for i in range(8) if i != j])
+            if estimator == "leave-one-out"
+            else (lambda j: range(4))
+        )
         rows = range(8) if estimator == "leave-one-out" else range(4, 8)
         A_i, b_i = naive.moments(X, y, U, others, rows, target == "residuals", *bounds)
         weights.append(min(1, clips[0] / np.linalg.norm(A_i), clips[1] / np.linalg.norm(b_i)))
@@ -49,7 +63,11 @@ def test_altmin_sums_are_those_of_one_weighted_least_squares_problem(target, est
 def test_the_paper_s_bounds_hold_for_any_user():
     users, U = cohort(50, 8, 5), embedding(5)
     users.X[:10], users.y[10:20] = 1e8 * users.X[:10], 1e8 * users.y[10:20]
-    own = AltMinClient(users, None, **ALTMIN | {"target": "labels", "estimator": "halves", "eta_c": 2.0, "zeta": 3.0})
+    own = AltMinClient(
+        users,
+        None,
+        **ALTMIN | {"target": "labels", "estimator": "halves", "eta_c": 2.0, "zeta": 3.0},
+    )
     moments, products = own.moments(next(users.blocks()), [U], announced("moments", 1e9, 1e9))
     assert 1.0 < moments.norms.max() <= 4.0 and products.norms.max() <= 6.0
 
@@ -59,7 +77,9 @@ def test_pairs(m):
     users = cohort(40, m, 6)
     own = AltMinClient(users, Pairs(zeta=0.8), **ALTMIN)
     sums, _, _ = own.fit([], announced("pairs", 0.2))
-    wanted = sum(naive.clip(naive.pair_moment(X, y, 0.8), 0.2) for X, y in zip(users.X, users.y, strict=True))
+    wanted = sum(
+        naive.clip(naive.pair_moment(X, y, 0.8), 0.2) for X, y in zip(users.X, users.y, strict=True)
+    )
     np.testing.assert_allclose(unsvec(sums[0], 6), wanted, rtol=1e-5, atol=1e-6)
 
 
@@ -69,7 +89,10 @@ def test_power_method_all_copies_at_once(centre):
     copies = np.stack([embedding(5, seed=seed) for seed in range(3)])
     own = AltMinClient(users, PowerMethod(centre, batch=None), **ALTMIN)
     sums, _, _ = own.fit([copies], announced("ppm", 2.0))
-    wanted = sum(naive.clip(naive.power_products(X, y, copies, centre), 2.0) for X, y in zip(users.X, users.y, strict=True))
+    wanted = sum(
+        naive.clip(naive.power_products(X, y, copies, centre), 2.0)
+        for X, y in zip(users.X, users.y, strict=True)
+    )
     np.testing.assert_allclose(sums[0], wanted, rtol=1e-5, atol=1e-5)
 
 
@@ -77,7 +100,9 @@ def test_power_method_on_a_batch_drawn_anew_in_every_iteration():
     users = cohort(40, 6, 5)
     copies = embedding(5)[None]
     own = AltMinClient(users, PowerMethod(False, batch=2), **ALTMIN)
-    first, again, second = (own.fit([copies], announced("ppm", 2.0) | {"round": t})[0][0] for t in (1, 1, 2))
+    first, again, second = (
+        own.fit([copies], announced("ppm", 2.0) | {"round": t})[0][0] for t in (1, 1, 2)
+    )
     order = draw_orders(0, 1, np.arange(40), 6)[:, :2]
     wanted = sum(
         naive.clip(naive.power_products(X[j], y[j], copies, False), 2.0)
@@ -99,7 +124,9 @@ def test_a_user_whose_pairs_overflow_contributes_nothing(zeta):
 def test_centaur_s_gradient_is_half_of_fedrep_s_by_two_batches():
     users, U = cohort(40, 8, 5), embedding(5)
     theirs = CentaurClient(users, None, train="all", heads="all", head_batch=None, batch=None)
-    ours = FedRepClient(users, None, "two-batches", train="all", heads="all", head_batch=None, batch=None)
+    ours = FedRepClient(
+        users, None, "two-batches", train="all", heads="all", head_batch=None, batch=None
+    )
     (a,), (b,) = (client.fit([U], announced("gradient", 1e9))[0] for client in (theirs, ours))
     np.testing.assert_allclose(a, b / 2, rtol=1e-12)
 
@@ -108,7 +135,10 @@ def test_only_the_announced_group_answers():
     users, U = cohort(3000, 6, 5), embedding(5)
     own = AltMinClient(users, None, **ALTMIN)
     asked = [
-        own.fit([U], announced("moments", 1.0, 1.0) | {"users": 3000, "groups": 4, "group": group})[0] for group in range(4)
+        own.fit([U], announced("moments", 1.0, 1.0) | {"users": 3000, "groups": 4, "group": group})[
+            0
+        ]
+        for group in range(4)
     ]
     everybody = own.fit([U], announced("moments", 1.0, 1.0))[0]
     for part, whole in zip(zip(*asked, strict=True), everybody, strict=True):

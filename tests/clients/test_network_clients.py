@@ -32,7 +32,11 @@ WHOLE = BODY + K * CLASSES + CLASSES
 
 def settings(name, *more):
     unknown = {"ppsgd": "algo.lr", "standalone": "rounds"}.get(name.partition(",")[0], "none")
-    return [*(setting for setting in SMALL if not setting.startswith(unknown)), *ALGORITHMS[name], *more]
+    return [
+        *(setting for setting in SMALL if not setting.startswith(unknown)),
+        *ALGORITHMS[name],
+        *more,
+    ]
 
 
 def prepared(name, *more):
@@ -65,7 +69,9 @@ def traces(heads):
     for state in heads:
         for row in (*state["W"].reshape(-1, K), *state["c"]):
             if row.any():
-                yield from (row[i : i + 2].tobytes() for i in range(len(row) - 1) if row[i : i + 2].all())
+                yield from (
+                    row[i : i + 2].tobytes() for i in range(len(row) - 1) if row[i : i + 2].all()
+                )
                 yield from (np.float64(value).tobytes() for value in row if value)
 
 
@@ -115,16 +121,22 @@ def test_sums_leave_and_nothing_else(name, nodes, overheard):
         for _, ins, _ in messages:
             shapes = [array.shape for array in arrays_of(ins.parameters)]
             assert shapes == [(8, 36), (8,), (K, 8), (K,)]
-    assert [row["missing_users"] for row in outcome.rows] == [0] * (0 if name == "standalone" else 3)
+    assert [row["missing_users"] for row in outcome.rows] == [0] * (
+        0 if name == "standalone" else 3
+    )
     assert "notes" not in outcome.result
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_same_numbers_however_users_are_spread(name):
-    eps = "eps=inf" if "sampled" in name else "eps=100"  # what large budgets allow with sampling takes long to find
+    eps = (
+        "eps=inf" if "sampled" in name else "eps=100"
+    )  # what large budgets allow with sampling takes long to find
     outcomes = [prepared(name, eps, f"runtime.nodes={nodes}").run() for nodes in (1, 3, USERS)]
     for other in outcomes[1:]:
-        assert other.result["metrics"] == pytest.approx(outcomes[0].result["metrics"], abs=1.01 / (10 * USERS))
+        assert other.result["metrics"] == pytest.approx(
+            outcomes[0].result["metrics"], abs=1.01 / (10 * USERS)
+        )
         assert other.model.keys() == outcomes[0].model.keys()
         for key, array in outcomes[0].model.items():
             assert np.linalg.norm(other.model[key] - array) <= 1e-4 * np.linalg.norm(array)
@@ -135,7 +147,9 @@ def test_heads_on_disk_are_gone_with_the_run(tmp_path, overheard):
     experiment = prepared("centaur")
     write_config(tmp_path, experiment.cfg)
     during = []
-    outcome = experiment.run(tmp_path, lambda row: during.append(sorted((tmp_path / "private").iterdir())))
+    outcome = experiment.run(
+        tmp_path, lambda row: during.append(sorted((tmp_path / "private").iterdir()))
+    )
     assert all(during) and all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in during[-1])
     assert stat.S_IMODE((tmp_path / "private").stat().st_mode) == 0o700
     write_run(tmp_path, experiment.cfg, outcome)
@@ -148,7 +162,10 @@ def test_heads_on_disk_are_gone_with_the_run(tmp_path, overheard):
 
 
 def memory(ids=(4, 5, 9), **start):
-    return Memory(np.array(ids), start or {"W": np.zeros((3, 2), dtype=np.float32), "c": np.ones(3, dtype=np.float32)})
+    return Memory(
+        np.array(ids),
+        start or {"W": np.zeros((3, 2), dtype=np.float32), "c": np.ones(3, dtype=np.float32)},
+    )
 
 
 def stepped(kept, step, value):
@@ -163,7 +180,9 @@ def stepped(kept, step, value):
 def test_memory_goes_on_repeats_and_starts_anew():
     kept = memory()
     assert [stepped(kept, 1, 10), stepped(kept, 2, 20)] == [0, 10]
-    assert [stepped(kept, 2, 21), stepped(kept, 2, 22)] == [10, 10], "asked again: from where it started"
+    assert [stepped(kept, 2, 21), stepped(kept, 2, 22)] == [10, 10], (
+        "asked again: from where it started"
+    )
     assert stepped(kept, 3, 30) == 22, "a later step goes on from the last answer"
     assert stepped(kept, 7, 70) == 30, "steps may be missed"
     assert [stepped(kept, 1, 11), stepped(kept, 2, 21)] == [0, 11], "an earlier step is another run"

@@ -31,15 +31,29 @@ def matrix(U, V, A, B, C):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(1, 5), st.integers(1, 3), st.integers(1, 6), st.integers(1, 6), st.floats(1e-2, 1e2), st.integers(0, 9999))
+@given(
+    st.integers(1, 5),
+    st.integers(1, 3),
+    st.integers(1, 6),
+    st.integers(1, 6),
+    st.floats(1e-2, 1e2),
+    st.integers(0, 9999),
+)
 def test_the_sum_is_that_of_clipped_projected_gradients(n, m, d1, d2, clip, seed):
     r = min(d1, d2, 2)
     U, S, V = point(d1, d2, r, seed)
     users = cohort(n, m, d1 * d2, seed)
-    sums, count, metrics = RGradClient(users, Regression()).fit([U, S, V], settings_for("gradient", clip))
-    wanted = sum(naive.clip(naive.tangent_gradient(x, y, U, S, V), clip) for x, y in zip(users.X, users.y, strict=True))
+    sums, count, metrics = RGradClient(users, Regression()).fit(
+        [U, S, V], settings_for("gradient", clip)
+    )
+    wanted = sum(
+        naive.clip(naive.tangent_gradient(x, y, U, S, V), clip)
+        for x, y in zip(users.X, users.y, strict=True)
+    )
     assert (count, metrics, len(sums)) == (n, {"step": 1}, 1)
-    np.testing.assert_allclose(matrix(U, V, *parts(sums[0], d1, d2, r)), wanted, atol=1e-5 * clip * n + 1e-9)
+    np.testing.assert_allclose(
+        matrix(U, V, *parts(sums[0], d1, d2, r)), wanted, atol=1e-5 * clip * n + 1e-9
+    )
 
 
 @pytest.mark.parametrize("m", [1, 4])
@@ -47,7 +61,9 @@ def test_coordinates_are_an_isometry_onto_the_tangent_space(m):
     d1, d2, r = 7, 5, 3
     U, S, V = point(d1, d2, r)
     users = cohort(20, m, d1 * d2)
-    for x, X, y in zip(RGradClient(users).gradient(users, [U, S, V], {}), users.X, users.y, strict=True):
+    for x, X, y in zip(
+        RGradClient(users).gradient(users, [U, S, V], {}), users.X, users.y, strict=True
+    ):
         P = naive.tangent_gradient(X, y, U, S, V)
         A, B, C = parts(x, d1, d2, r)
         np.testing.assert_allclose(matrix(U, V, A, B, C), P, atol=1e-12)
@@ -66,7 +82,9 @@ def test_the_retraction_is_the_truncated_svd_of_the_whole_matrix(d1, d2, r, size
     new_U, new_S, new_V = low_rank_retraction(U, S, V, A, B, C)
     left, values, right = np.linalg.svd(U @ np.diag(S) @ V.T + matrix(U, V, A, B, C))
     np.testing.assert_allclose(
-        new_U @ np.diag(new_S) @ new_V.T, (left[:, :r] * values[:r]) @ right[:r], atol=1e-12 * (1 + size)
+        new_U @ np.diag(new_S) @ new_V.T,
+        (left[:, :r] * values[:r]) @ right[:r],
+        atol=1e-12 * (1 + size),
     )
     np.testing.assert_allclose(new_S, values[:r], rtol=1e-12, atol=1e-12)
     for Q in (new_U, new_V):

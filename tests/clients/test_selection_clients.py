@@ -17,17 +17,34 @@ from privfed.privacy.clipping import SCORE
 
 def users(n=30, m=8, d=6, labels=False, seed=0):
     rng = np.random.default_rng(seed)
-    X, y = rng.standard_normal((n, m, d)), rng.standard_normal((n, m)) * np.exp(rng.standard_normal((n, 1)))
+    X, y = (
+        rng.standard_normal((n, m, d)),
+        rng.standard_normal((n, m)) * np.exp(rng.standard_normal((n, 1))),
+    )
     return Cohort(np.arange(n), X, np.where(y < 0, -1.0, 1.0) if labels else y)
 
 
 def exp_client(cohort, **options):
-    options = {"longest": 2.0, "C": 1.5, "targets": "relative", "train": "all", "heads": "all"} | options
+    options = {
+        "longest": 2.0,
+        "C": 1.5,
+        "targets": "relative",
+        "train": "all",
+        "heads": "all",
+    } | options
     return ExpMechClient(cohort, None, **options)
 
 
 def margin_client(cohort, **options):
-    settings = {"sketch": 4, "rho": 0.1, "Gamma": 1.0, "directions": 9, "train": "all", "heads": "all", "seed": 3}
+    settings = {
+        "sketch": 4,
+        "rho": 0.1,
+        "Gamma": 1.0,
+        "directions": 9,
+        "train": "all",
+        "heads": "all",
+        "seed": 3,
+    }
     return JLMarginClient(cohort, None, **(settings | options))
 
 
@@ -74,7 +91,9 @@ def test_expmech_scores_are_the_naive_ones(k, targets, train):
         wanted += np.floor(np.clip(np.array(own) / client.sensitivity, 0.0, 1.0) * SCORE)
     found = ask(client, candidates)
     np.testing.assert_array_equal(found, np.floor(found))
-    np.testing.assert_allclose(found, wanted, atol=30)  # a unit a user, where rounding tips a whole number
+    np.testing.assert_allclose(
+        found, wanted, atol=30
+    )  # a unit a user, where rounding tips a whole number
 
 
 def test_expmech_kernel_is_exact():
@@ -82,7 +101,9 @@ def test_expmech_kernel_is_exact():
     P = np.einsum("nmd,cdk->nmkc", cohort.X, candidates)
     wanted = [[naive_absolute(X, y, U, 2.0, 1.5, False) for U in candidates]
               for X, y in zip(cohort.X, cohort.y, strict=True)]  # fmt: skip
-    np.testing.assert_allclose(candidate_scores.absolute_scores(P, cohort.y, 2.0, 1.5), wanted, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(
+        candidate_scores.absolute_scores(P, cohort.y, 2.0, 1.5), wanted, rtol=1e-6, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
@@ -90,7 +111,11 @@ def test_expmech_kernel_is_exact():
 def test_margin_scores_are_the_naive_ones(k, train):
     cohort, candidates = users(labels=True), random_orthonormal(np.random.default_rng(1), 150, 4, k)
     client = margin_client(cohort, train=train)
-    rows, V, M = slice(4) if train == "s0" else slice(8), half_sphere(3, k, 9), sketch_matrix(3, 4, 6)
+    rows, V, M = (
+        slice(4) if train == "s0" else slice(8),
+        half_sphere(3, k, 9),
+        sketch_matrix(3, 4, 6),
+    )
     wanted = np.zeros(150)
     for X, y in zip(cohort.X[:, rows], cohort.y[:, rows], strict=True):
         X = X / np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1.0)

@@ -47,7 +47,9 @@ def test_idx_files_packed_or_not(tmp_path, packed):
 
 def test_emnist_is_turned_upright_and_its_letters_start_at_one(tmp_path):
     (X, y), test = images(26, classes=26), images(26, classes=26, seed=1)
-    write_idx(tmp_path, (X, y + 1), (test[0], test[1] + 1), prefix="emnist-letters-", held_out="test")
+    write_idx(
+        tmp_path, (X, y + 1), (test[0], test[1] + 1), prefix="emnist-letters-", held_out="test"
+    )
     np.testing.assert_array_equal(read_labels("emnist-letters", tmp_path).y[:26], y)
     taken = read_pixels("emnist-letters", tmp_path).take(np.arange(3)).reshape(3, 28, 28)
     np.testing.assert_array_equal(taken, X[:3].swapaxes(1, 2))
@@ -59,7 +61,10 @@ def test_cifar_records(tmp_path, name, header):
     records = []
     for file in archive.files:
         record = rng.integers(0, 256, (20, header + 3072), dtype=np.uint8)
-        record[:, 0], record[:, header - 1] = 7, rng.integers(0, archive.classes, 20)  # coarse classes first, if there are any
+        record[:, 0], record[:, header - 1] = (
+            7,
+            rng.integers(0, archive.classes, 20),
+        )  # coarse classes first, if there are any
         record.tofile(tmp_path / file)
         records.append(record)
     whole = np.concatenate(records)
@@ -76,7 +81,9 @@ def test_femnist_knows_whose_an_image_is(tmp_path):
     labels = read_labels("femnist", tmp_path)
     np.testing.assert_array_equal(labels.user, [1, 1, 0, 0, 2, 0, 1, 2, 0, 1])
     assert labels.shape == (1, 28, 28) and labels.train == 10
-    np.testing.assert_array_equal(read_pixels("femnist", tmp_path).take(np.array([4])), X[4].reshape(1, -1))
+    np.testing.assert_array_equal(
+        read_pixels("femnist", tmp_path).take(np.array([4])), X[4].reshape(1, -1)
+    )
 
 
 def test_missing_files_are_named_with_the_folder_and_what_to_do(tmp_path):
@@ -85,7 +92,11 @@ def test_missing_files_are_named_with_the_folder_and_what_to_do(tmp_path):
     with pytest.raises(ConfigError) as refusal:
         locate("fashion_mnist", tmp_path)
     words = str(refusal.value)
-    assert str(tmp_path) in words and "t10k-labels-idx1-ubyte is missing" in words and "\n" not in words
+    assert (
+        str(tmp_path) in words
+        and "t10k-labels-idx1-ubyte is missing" in words
+        and "\n" not in words
+    )
     assert "python scripts/fetch_data.py fashion_mnist" in words
 
 
@@ -97,11 +108,31 @@ def cut(content):
     ("file", "change", "words"),
     [
         ("train-images-idx3-ubyte", cut, "expected 23536 bytes for 30 x 28 x 28, found 23531"),
-        ("train-images-idx3-ubyte", lambda _: b"", "expected an idx file that starts with 0 0 8 3, found nothing"),
-        ("train-labels-idx1-ubyte", lambda _: b"<html>no</html>", "starts with 0 0 8 1, found 60 104 116 109"),
-        ("train-labels-idx1-ubyte", lambda _: idx(np.arange(29) % 10), "expected 29 x 28 x 28 pixels, found 30 x 28 x 28"),
-        ("train-images-idx3-ubyte", lambda _: idx(np.zeros((30, 27, 28))), "expected 30 x 28 x 28 pixels, found 30 x 27 x 28"),
-        ("t10k-labels-idx1-ubyte", lambda _: idx(np.arange(12)), "expected labels from 0 to 9, found 0 to 11"),
+        (
+            "train-images-idx3-ubyte",
+            lambda _: b"",
+            "expected an idx file that starts with 0 0 8 3, found nothing",
+        ),
+        (
+            "train-labels-idx1-ubyte",
+            lambda _: b"<html>no</html>",
+            "starts with 0 0 8 1, found 60 104 116 109",
+        ),
+        (
+            "train-labels-idx1-ubyte",
+            lambda _: idx(np.arange(29) % 10),
+            "expected 29 x 28 x 28 pixels, found 30 x 28 x 28",
+        ),
+        (
+            "train-images-idx3-ubyte",
+            lambda _: idx(np.zeros((30, 27, 28))),
+            "expected 30 x 28 x 28 pixels, found 30 x 27 x 28",
+        ),
+        (
+            "t10k-labels-idx1-ubyte",
+            lambda _: idx(np.arange(12)),
+            "expected labels from 0 to 9, found 0 to 11",
+        ),
     ],
 )
 def test_damaged_idx_files(tmp_path, file, change, words):
@@ -120,7 +151,9 @@ def test_damaged_packed_files_and_records(tmp_path):
         read_labels("mnist", tmp_path)
     (tmp_path / "train.bin").write_bytes(bytes(3074 * 4 - 1))
     (tmp_path / "test.bin").write_bytes(bytes(3074))
-    with pytest.raises(ConfigError, match=r"train.bin: .*expected a multiple of 3074 bytes, found 12295"):
+    with pytest.raises(
+        ConfigError, match=r"train.bin: .*expected a multiple of 3074 bytes, found 12295"
+    ):
         read_labels("cifar100", tmp_path)
 
 
@@ -136,8 +169,15 @@ def test_damaged_packed_files_and_records(tmp_path):
     ],
 )
 def test_damaged_npz_files(tmp_path, arrays, words):
-    whole = {"x": np.zeros((4, 28, 28), dtype=np.uint8), "y": np.arange(4), "user": np.arange(4)} | arrays
-    np.savez(tmp_path / "femnist.npz", **{key: value for key, value in whole.items() if value is not None})
+    whole = {
+        "x": np.zeros((4, 28, 28), dtype=np.uint8),
+        "y": np.arange(4),
+        "user": np.arange(4),
+    } | arrays
+    np.savez(
+        tmp_path / "femnist.npz",
+        **{key: value for key, value in whole.items() if value is not None},
+    )
     with pytest.raises(ConfigError, match=words):
         read_labels("femnist", tmp_path)
 
@@ -164,7 +204,9 @@ def test_checksums_beside_the_data_are_compared(tmp_path):
     with pytest.raises(ConfigError) as refusal:
         read_pixels("mnist", tmp_path)
     assert f"{path}: damaged" in str(refusal.value)
-    assert f"expected sha256 {right}, found {hashlib.sha256(content).hexdigest()}" in str(refusal.value)
+    assert f"expected sha256 {right}, found {hashlib.sha256(content).hexdigest()}" in str(
+        refusal.value
+    )
     (tmp_path / SUMS).write_text("nonsense\n")
     with pytest.raises(ConfigError, match="a sha256 and a file name a line"):
         read_pixels("mnist", tmp_path)

@@ -40,8 +40,14 @@ def refusal(tmp_path):
         ("user,a,y\n", "mine.csv: has a header and no rows"),
         ("user,a,y\n\n\n", "mine.csv: has a header and no rows"),
         ("user,a,a,y\n1,2,3,4\n", "mine.csv: two columns are called 'a'"),
-        ("User,a,y\n1,2,3\n", "mine.csv: has no column 'user' (data.user); did you mean 'User'? known: User, a, y"),
-        ("user,a,b\n1,2,3\n", "say which column is to be predicted with data.target; columns: user, a, b"),
+        (
+            "User,a,y\n1,2,3\n",
+            "mine.csv: has no column 'user' (data.user); did you mean 'User'? known: User, a, y",
+        ),
+        (
+            "user,a,b\n1,2,3\n",
+            "say which column is to be predicted with data.target; columns: user, a, b",
+        ),
         ("user,y\n1,2\n", "has no feature column besides 'user' and 'y'"),
         ("user,a,y\nb,1.5,1\n\nb,2\n", "mine.csv: line 4 has 2 values, the header 3"),
         ('user,a,y\nb,"1\n5",1\nb,2,3,4\n', "mine.csv: line 4 has 4 values, the header 3"),
@@ -52,14 +58,26 @@ def refusal(tmp_path):
         (bytes(range(256)) * 8, "is neither CSV in UTF-8 nor Parquet"),
         (b"PK\x03\x04 and so on", "is a zip archive or a workbook"),
         (b"PAR1 and so on", "mine.csv: cannot be read"),
-        (gzip.compress(GOOD.encode(), mtime=0)[:-12], "mine.csv: cannot be read, cut off or damaged"),
+        (
+            gzip.compress(GOOD.encode(), mtime=0)[:-12],
+            "mine.csv: cannot be read, cut off or damaged",
+        ),
         (gzip.compress(b"", mtime=0)[:12], "mine.csv: cannot be read, cut off or damaged"),
         (gzip.compress(b"", mtime=0), "mine.csv: is empty"),
-        ("user,a,y\nb,1," + "x" * (table_files.BLOCK * 2), "a line of more than 8 MB; is it a table"),
-        ("user,a,y\nb,1.5,1\nb,x,2\nc,3,4\n", "line 3, column 'a': mixed types: 'x' is not a number and most values are"),
+        (
+            "user,a,y\nb,1," + "x" * (table_files.BLOCK * 2),
+            "a line of more than 8 MB; is it a table",
+        ),
+        (
+            "user,a,y\nb,1.5,1\nb,x,2\nc,3,4\n",
+            "line 3, column 'a': mixed types: 'x' is not a number and most values are",
+        ),
         ("user,a,y\nb,1.5,1\nb,x,2\nc,3,4\n", "set data.categorical=[a]"),
         ("user,a,y\nb,1.5,1\n?,2,2\n", "line 3, column 'user': '' is no user's name"),
-        ("user,a,y\n1,1.5,1\n1.5,2,2\n", "line 3, column 'user': '1.5' is not a user's number or name"),
+        (
+            "user,a,y\n1,1.5,1\n1.5,2,2\n",
+            "line 3, column 'user': '1.5' is not a user's number or name",
+        ),
         ("user,a,y\nb,1.5,NA\nc,2,\n", "column 'y': no row has a target"),
         ("user,a,y\nb,1.5,3\nc,2,3.0\n", "column 'y': all targets are '3'"),
         ("user,a,y\nb,1,2\nc,1,3\n", "no feature column is left; a: constant, left out"),
@@ -96,21 +114,33 @@ def test_files(refusal, content, words):
         ({"ignore": ["town"]}, "has no column 'town' (data.ignore)"),
         ({"categorical": ["town"]}, "has no column 'town' (data.categorical)"),
         ({"categorical": ["user"]}, "data.categorical: column 'user' is not a feature"),
-        ({"categorical": ["a"], "numeric": ["a"]}, "data.numeric=[a]: 'a' is in data.categorical, too"),
+        (
+            {"categorical": ["a"], "numeric": ["a"]},
+            "data.numeric=[a]: 'a' is in data.categorical, too",
+        ),
         ({"numeric": ["city"]}, "line 2, column 'city': 'Bern' is not a number"),
         ({"bounds": {"town": [0, 1]}}, "has no column 'town' (data.bounds)"),
         ({"bounds": {"a": [1, 1]}}, "data.bounds.a=[1, 1]: must be [lowest, highest]"),
         ({"bounds": {"a": 3}}, "data.bounds.a=3: must be [lowest, highest]"),
         ({"bounds": [1, 2]}, "data.bounds=[1, 2]: must give columns their bounds"),
-        ({"bounds": {"city": [0, 1]}}, "line 2, column 'city': 'Bern' is not a number; the column is text"),
-        ({"bounds": {"a": [0, 1]}, "categorical": ["a"]}, "data.bounds.a=[0.0, 1.0]: the column is in data.categorical"),
+        (
+            {"bounds": {"city": [0, 1]}},
+            "line 2, column 'city': 'Bern' is not a number; the column is text",
+        ),
+        (
+            {"bounds": {"a": [0, 1]}, "categorical": ["a"]},
+            "data.bounds.a=[0.0, 1.0]: the column is in data.categorical",
+        ),
         ({"categories": "onehot"}, "data.categories=onehot: did you mean 'one-hot'?"),
         ({"missing": "skip"}, "known: drop, indicator, mean, refuse"),
         ({"task": "classify"}, "data.task=classify: did you mean 'classification'?"),
         ({"buckets": 0}, "data.buckets=0: must be a whole number of at least 1"),
         ({"most_categories": 2.5}, "data.most_categories=2.5"),
         ({"target": "city", "task": "regression"}, "line 2, column 'city': 'Bern' is not a number"),
-        ({"schema": "nowhere.yaml"}, "data.schema=nowhere.yaml: cannot be read (No such file or directory)"),
+        (
+            {"schema": "nowhere.yaml"},
+            "data.schema=nowhere.yaml: cannot be read (No such file or directory)",
+        ),
         ({"schema": "s.yaml", "ignore": ["a"]}, "data.ignore: data.schema=s.yaml decides"),
     ],
 )
@@ -125,9 +155,13 @@ def test_dropping_may_leave_nothing(refusal):
 
 def test_schemas_that_do_not_go_with_the_rest(refusal, tmp_path):
     path = tmp_path / "s.yaml"
-    path.write_text("user: user\ntarget: {column: y, kind: numeric}\nmissing: refuse\ncolumns: {a: {kind: numeric}}\n")
+    path.write_text(
+        "user: user\ntarget: {column: y, kind: numeric}\nmissing: refuse\ncolumns: {a: {kind: numeric}}\n"
+    )
     assert "to refuse would tell about a user's data" in refusal(schema=str(path))
-    path.write_text("user: user\ntarget: {column: y, kind: numeric}\ncolumns: {b: {kind: numeric}}\n")
+    path.write_text(
+        "user: user\ntarget: {column: y, kind: numeric}\ncolumns: {b: {kind: numeric}}\n"
+    )
     assert "has no column 'b' (a feature)" in refusal(schema=str(path))
     assert "data.target=a: data.schema=s.yaml says 'y'" in refusal(schema=str(path), target="a")
     path.write_bytes(b"user: \xff")
@@ -160,7 +194,10 @@ def test_parquet(tmp_path):
     refused({**users, "a": ["1.5", "x", "2"]}, r"mine.parquet: row 2, column 'a': mixed types: 'x'")
     refused({**users, "a": [[1], [2], [3]]}, r"column 'a' holds list<.*data.ignore=\[a\]")
     refused({**users, "a": [1.5, 2, 3], "user": [1, None, 2]}, "row 2, column 'user'")
-    refused({name: values[:0] for name, values in users.items()} | {"a": pa.array([], pa.int64())}, "has a header and no rows")
+    refused(
+        {name: values[:0] for name, values in users.items()} | {"a": pa.array([], pa.int64())},
+        "has a header and no rows",
+    )
     pq.write_table(pa.table({**users, "a": [1.5, 2, 3]}), path)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
@@ -176,7 +213,9 @@ def test_labels_that_a_schema_does_not_know(tmp_path):
     path.write_text("user,a,y\nb,1.5,no\nc,2,yes\n")
     schema, _ = read_table(Options(str(path)))
     path.write_text("user,a,y\nb,1.5,no\nc,2,maybe\n")
-    with pytest.raises(ConfigError, match="line 3, column 'y': 'maybe' is none of the labels no, yes"):
+    with pytest.raises(
+        ConfigError, match="line 3, column 'y': 'maybe' is none of the labels no, yes"
+    ):
         read_rows_for(schema, path)
     assert len(read_rows_for(schema, path, strict=False)) == 1
 

@@ -21,7 +21,8 @@ def told(tmp_path):
 
 
 TEXT = "user,age,joke,city,name,y\n" + "".join(
-    f"{i % 4},{20 + i if i % 5 else ''},{i % 3},{'Bern' if i % 2 else 'Basel'},{'long ' * 9}{i},{i / 2}\n" for i in range(40)
+    f"{i % 4},{20 + i if i % 5 else ''},{i % 3},{'Bern' if i % 2 else 'Basel'},{'long ' * 9}{i},{i / 2}\n"
+    for i in range(40)
 )
 
 
@@ -48,9 +49,15 @@ def test_everything_that_was_understood(told):
 
 
 def test_labels_and_long_names(told):
-    words = told("user,a very long name of a column indeed,y\n1,1.5,no\n2,2.5,yes\n1,4,yes\n", missing="indicator", time=None)
+    words = told(
+        "user,a very long name of a column indeed,y\n1,1.5,no\n2,2.5,yes\n1,4,yes\n",
+        missing="indicator",
+        time=None,
+    )
     assert "y: one of 2 labels: no (33%), yes (67%)" in words
-    assert "a very long name ..." in words and "have a column that says so" in " ".join(words.split())
+    assert "a very long name ..." in words and "have a column that says so" in " ".join(
+        words.split()
+    )
 
 
 def test_many_values_and_a_declared_schema(told, tmp_path):

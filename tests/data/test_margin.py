@@ -9,7 +9,16 @@ from privfed.foundation.errors import ConfigError
 
 
 def problem(**changes):
-    settings = {"n": 200, "m": 6, "d": 9, "k": 2, "margin": 0.2, "strength": 0.6, "label_noise": 0.0, "seed": 0}
+    settings = {
+        "n": 200,
+        "m": 6,
+        "d": 9,
+        "k": 2,
+        "margin": 0.2,
+        "strength": 0.6,
+        "label_noise": 0.0,
+        "seed": 0,
+    }
     return Margin(**(settings | changes))
 
 
@@ -24,10 +33,15 @@ def test_a_user_is_the_same_whoever_makes_it_and_however_many_there_are():
     assert not np.isin(problem().validation(64).X[:, 0, 0], whole.X[:, 0, 0]).any()
 
 
-@pytest.mark.parametrize("shape", [{}, {"k": 1}, {"k": 3}, {"d": 2}, {"d": 3}, {"d": 500}, {"strength": 1.0}, {"d": 1, "k": 1}])
+@pytest.mark.parametrize(
+    "shape",
+    [{}, {"k": 1}, {"k": 3}, {"d": 2}, {"d": 3}, {"d": 500}, {"strength": 1.0}, {"d": 1, "k": 1}],
+)
 def test_examples_lie_in_the_unit_ball_and_keep_the_margin(shape):
     users = problem(**shape).cohort(0, 100)
-    assert users.X.dtype == np.float32 and np.linalg.norm(users.X.astype(float), axis=2).max() <= 1.0
+    assert (
+        users.X.dtype == np.float32 and np.linalg.norm(users.X.astype(float), axis=2).max() <= 1.0
+    )
     margins = users.y * np.einsum("nmd,nd->nm", users.X.astype(float), users.truth.W_star)
     assert margins.min() >= 0.2
     np.testing.assert_allclose(np.linalg.norm(users.truth.W_star, axis=1), 1.0)
@@ -62,7 +76,9 @@ def test_a_coordinate_of_the_sphere_has_the_stated_law(D):
     g = np.random.default_rng(0).standard_normal((20_000, D))
     c = g[:, 0] / np.linalg.norm(g, axis=1)
     if D == 1:
-        np.testing.assert_array_equal(sphere_cdf(np.array([-1.1, -1.0, 0.0, 1.0]), 1), [0, 0.5, 0.5, 1])
+        np.testing.assert_array_equal(
+            sphere_cdf(np.array([-1.1, -1.0, 0.0, 1.0]), 1), [0, 0.5, 0.5, 1]
+        )
     else:
         assert kstest(c, lambda x: sphere_cdf(x, D)).pvalue > 0.001
     np.testing.assert_array_equal(sphere_cdf(np.array([-np.inf, np.inf]), D), [0, 1])
@@ -90,7 +106,15 @@ def test_other_algorithms_run_on_it(run, algo):
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("n", 0), ("k", 10), ("margin", 0.6), ("margin", -0.1), ("strength", 1.1), ("label_noise", 0.5)]
+    ("key", "value"),
+    [
+        ("n", 0),
+        ("k", 10),
+        ("margin", 0.6),
+        ("margin", -0.1),
+        ("strength", 1.1),
+        ("label_noise", 0.5),
+    ],
 )
 def test_impossible_problems_are_refused(key, value):
     with pytest.raises(ConfigError, match=f"data.{key}"):

@@ -51,14 +51,17 @@ def test_no_image_goes_to_two_users_and_the_seed_decides(split, n):
 
 
 @pytest.mark.parametrize(
-    ("n", "S", "m"), [(500, 5, 90), (1000, 5, 45), (1000, 2, 44), (2000, 5, 20), (500, 10, 90), (300, 1, 150)]
+    ("n", "S", "m"),
+    [(500, 5, 90), (1000, 5, 45), (1000, 2, 44), (2000, 5, 20), (500, 10, 90), (300, 1, 150)],
 )
 def test_equal_shares_of_few_classes(n, S, m):
     table = counts(partition.by_classes(Y, n, S, rng()))
     assert set(np.unique(table)) <= {0, m // S} and np.all(np.sum(table > 0, axis=1) == S)
     assert np.ptp(np.sum(table > 0, axis=0)) <= 1  # all classes have equally many users
     if 1 < S < 10:
-        assert len(np.unique(table > 0, axis=0)) > 40  # not the same few combinations again and again
+        assert (
+            len(np.unique(table > 0, axis=0)) > 40
+        )  # not the same few combinations again and again
 
 
 def test_all_pairs_of_classes_meet_about_equally_often():
@@ -115,7 +118,9 @@ def test_fewer_images_a_user_when_asked():
         (2000, 1.0, 0.1866, 0.2939, 7.07, 8.11),
     ],
 )
-def test_dirichlet_has_the_statistics_of_flower_datasets(n, alpha, squares, largest, spread, classes):
+def test_dirichlet_has_the_statistics_of_flower_datasets(
+    n, alpha, squares, largest, spread, classes
+):
     tables = [counts(partition.dirichlet(Y, n, alpha, rng(seed))) for seed in range(3)]
     sizes = [table.sum(1) for table in tables]
     parts = [table / size[:, None] for table, size in zip(tables, sizes, strict=True)]
@@ -123,7 +128,9 @@ def test_dirichlet_has_the_statistics_of_flower_datasets(n, alpha, squares, larg
     assert np.mean([np.sum(p**2, 1).mean() for p in parts]) == pytest.approx(squares, rel=rough)
     assert np.mean([p.max(1).mean() for p in parts]) == pytest.approx(largest, rel=rough)
     assert np.mean([size.std() for size in sizes]) == pytest.approx(spread, rel=1.5 * rough)
-    assert np.mean([(table > 0).sum(1).mean() for table in tables]) == pytest.approx(classes, rel=rough)
+    assert np.mean([(table > 0).sum(1).mean() for table in tables]) == pytest.approx(
+        classes, rel=rough
+    )
     assert all(size.sum() == len(Y) for size in sizes)
 
 
@@ -144,7 +151,9 @@ def test_extreme_skews_still_give_everybody_something(alpha, n):
 
 def test_numbers_of_images_are_as_uneven_as_asked():
     sizes = np.sum(partition.quantity(Y, 500, 2.0, rng()) >= 0, axis=1)
-    assert sizes.std() / 88 == pytest.approx(1 / np.sqrt(2), rel=0.15)  # Dirichlet(a): relative deviation about 1/sqrt(a)
+    assert sizes.std() / 88 == pytest.approx(
+        1 / np.sqrt(2), rel=0.15
+    )  # Dirichlet(a): relative deviation about 1/sqrt(a)
 
 
 def test_the_same_part_of_every_class_is_put_aside():
@@ -162,12 +171,19 @@ def test_held_out_images_are_like_the_training_images(split, n):
     deal = partition.alike(test, table, rng())
     assert_disjoint(deal, len(test))
     held_out = counts(deal, test)
-    assert held_out.sum() == len(test) and held_out.sum(1).min() >= 1 and not held_out[table == 0].any()
+    assert (
+        held_out.sum() == len(test)
+        and held_out.sum(1).min() >= 1
+        and not held_out[table == 0].any()
+    )
     share = table * 1000 / table.sum(0)
     if split == "classes":
         np.testing.assert_array_equal(held_out, share)
     else:
-        assert np.abs(held_out - share).mean() < 0.5 and np.corrcoef(held_out.ravel(), share.ravel())[0, 1] > 0.85
+        assert (
+            np.abs(held_out - share).mean() < 0.5
+            and np.corrcoef(held_out.ravel(), share.ravel())[0, 1] > 0.85
+        )
 
 
 def test_somebody_without_held_out_images_is_refused():

@@ -30,12 +30,18 @@ def test_a_user_is_the_same_whoever_makes_it_and_however_many_there_are():
 def test_users_have_images_of_few_classes():
     data = problem()
     users = data.cohort(0, 100)
-    assert users.X.shape == (100, 12, 64) and users.X.dtype == np.uint8 and users.truth.X.shape == (100, 5, 64)
+    assert (
+        users.X.shape == (100, 12, 64)
+        and users.X.dtype == np.uint8
+        and users.truth.X.shape == (100, 5, 64)
+    )
     assert users.y.dtype == np.float64 and users.y.min() == 0 and users.y.max() == 9
     for row, held_out in zip(users.y, users.truth.y, strict=True):
         assert len(set(row) | set(held_out)) <= 3
     counts = data.describe_split()
-    np.testing.assert_array_equal(counts, [np.bincount(row.astype(int), minlength=10) for row in users.y])
+    np.testing.assert_array_equal(
+        counts, [np.bincount(row.astype(int), minlength=10) for row in users.y]
+    )
     fresh = data.validation()
     assert len(fresh) == 64 and not np.isin(fresh.X[:, 0, :4], users.X[:, 0, :4]).all(axis=1).all()
 
@@ -56,7 +62,9 @@ def test_classes_can_be_told_apart_and_together_better_than_alone():
     data = problem(n=400, m=20, t=10, noise=1.0)
     users = data.cohort(0, 400)
     X, T = users.X / 64.0 - 2, users.truth.X / 64.0 - 2
-    shared = np.linalg.lstsq(X.reshape(-1, 64), np.eye(10)[users.y.ravel().astype(int)], rcond=None)[0]
+    shared = np.linalg.lstsq(
+        X.reshape(-1, 64), np.eye(10)[users.y.ravel().astype(int)], rcond=None
+    )[0]
     alone, together = [], []
     for i in range(100):
         mine = np.unique(users.y[i]).astype(int)
@@ -69,7 +77,9 @@ def test_classes_can_be_told_apart_and_together_better_than_alone():
 
 def test_the_config_resolves_to_numbers():
     cfg = compose(["data=patterns", "data.size=6", "data.channels=2", "model.k=1"])
-    assert list(cfg.data.shape) == [2, 6, 6] and all(isinstance(size, int) for size in cfg.data.shape)
+    assert list(cfg.data.shape) == [2, 6, 6] and all(
+        isinstance(size, int) for size in cfg.data.shape
+    )
     data = NodeFactory.of(cfg).source
     assert (data.n, data.m, data.d, data.shape, data.classes) == (400, 20, 72, (2, 6, 6), 10)
 

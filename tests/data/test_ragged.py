@@ -28,7 +28,11 @@ def test_blocks_hold_every_user_with_rows_once_whole_and_without_padding(sizes, 
     cohort = marked(sizes)
     seen = []
     for block in cohort.blocks(3, bytes_each=bytes_each):
-        assert block.rows.y.shape == (len(block), block.m) and block.rows.numbers.shape == (len(block), block.m, 3)
+        assert block.rows.y.shape == (len(block), block.m) and block.rows.numbers.shape == (
+            len(block),
+            block.m,
+            3,
+        )
         assert len(block) == 1 or 8 * len(block) * block.m * 3 <= bytes_each
         for i, y, numbers in zip(block.ids, block.rows.y, block.rows.numbers, strict=True):
             np.testing.assert_array_equal(y, 1000 * i + np.arange(sizes[i]))
@@ -40,21 +44,29 @@ def test_blocks_hold_every_user_with_rows_once_whole_and_without_padding(sizes, 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=30), st.data())
 def test_only_some_users_wherever_they_are(sizes, data):
-    places = np.array(data.draw(st.lists(st.integers(0, len(sizes) - 1), max_size=10, unique=True)), dtype=np.int64)
+    places = np.array(
+        data.draw(st.lists(st.integers(0, len(sizes) - 1), max_size=10, unique=True)),
+        dtype=np.int64,
+    )
     cohort = marked(sizes, held=2)
     some = cohort.only(places)
     np.testing.assert_array_equal(some.ids, places)
     np.testing.assert_array_equal(some.sizes, np.array(sizes)[places])
     wanted = [1000 * i + j for i in places for j in range(sizes[i])]
     np.testing.assert_array_equal(some.rows.y, wanted)
-    np.testing.assert_array_equal(some.held.y, [1000 * i + j for i in places for j in range(min(2, sizes[i]))])
     np.testing.assert_array_equal(
-        [y for block in cohort.blocks(3, places) for y in np.sort(block.ids)], sorted_by_size(places, sizes)
+        some.held.y, [1000 * i + j for i in places for j in range(min(2, sizes[i]))]
+    )
+    np.testing.assert_array_equal(
+        [y for block in cohort.blocks(3, places) for y in np.sort(block.ids)],
+        sorted_by_size(places, sizes),
     )
 
 
 def sorted_by_size(places, sizes):
-    return [i for m in sorted({sizes[i] for i in places} - {0}) for i in sorted(places) if sizes[i] == m]
+    return [
+        i for m in sorted({sizes[i] for i in places} - {0}) for i in sorted(places) if sizes[i] == m
+    ]
 
 
 def test_held_out_rows_go_with_their_users_and_not_at_all_where_nothing_may_be_told():
@@ -67,7 +79,9 @@ def test_held_out_rows_go_with_their_users_and_not_at_all_where_nothing_may_be_t
         assert block.held is None and block.truth is None
 
 
-@pytest.mark.parametrize("cohort", [marked([0, 0]), marked([4, 5]).only(np.arange(0))], ids=["no rows", "nobody"])
+@pytest.mark.parametrize(
+    "cohort", [marked([0, 0]), marked([4, 5]).only(np.arange(0))], ids=["no rows", "nobody"]
+)
 def test_where_nobody_has_rows_there_is_a_block_of_nobody(cohort):
     """A node that sent nothing would tell that none of its users has a row."""
     (block,) = cohort.blocks(3)
@@ -77,7 +91,11 @@ def test_where_nobody_has_rows_there_is_a_block_of_nobody(cohort):
 def test_blocks_do_not_depend_on_how_users_are_asked_for():
     cohort = people(SCHEMA, [3, 5, 3, 2, 5, 5])
     whole = [block.ids.tolist() for block in cohort.blocks(3)]
-    assert whole == [[3], [0, 2], [1, 4, 5]] == [block.ids.tolist() for block in cohort.blocks(3, np.arange(6))]
+    assert (
+        whole
+        == [[3], [0, 2], [1, 4, 5]]
+        == [block.ids.tolist() for block in cohort.blocks(3, np.arange(6))]
+    )
 
 
 def test_targets_that_are_no_numbers_are_replaced():

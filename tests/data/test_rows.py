@@ -24,7 +24,9 @@ def test_features_in_the_files_order_or_as_asked_for(read):
     X, y = read(text, user="alice")["alice"]
     np.testing.assert_array_equal(X, [[1, 2], [4, 0.5]])
     np.testing.assert_array_equal(y, [3, -6])
-    np.testing.assert_array_equal(read(text, user="alice", features=["a"])["alice"][0], [[2], [0.5]])
+    np.testing.assert_array_equal(
+        read(text, user="alice", features=["a"])["alice"][0], [[2], [0.5]]
+    )
     np.testing.assert_array_equal(read(text, target="a", user="alice")["alice"][1], [2, 0.5])
 
 

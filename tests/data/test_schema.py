@@ -7,13 +7,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privfed.data.tables.schema import Categorical, Hashed, Numeric, Schema, Target, bucket, expand, ordered, plain
+from privfed.data.tables.schema import (
+    Categorical,
+    Hashed,
+    Numeric,
+    Schema,
+    Target,
+    bucket,
+    expand,
+    ordered,
+    plain,
+)
 from privfed.foundation.errors import ConfigError
 
 PEOPLE = Schema(
     "who",
     Target("rating", bounds=(1.0, 5.0)),
-    (Categorical("joke", ("5", "7")), Numeric("age", (0.0, 120.5)), Hashed("city", 3), Numeric("income")),
+    (
+        Categorical("joke", ("5", "7")),
+        Numeric("age", (0.0, 120.5)),
+        Hashed("city", 3),
+        Numeric("income"),
+    ),
     time="when",
     missing="indicator",
 )
@@ -39,13 +54,17 @@ def naive(schema, numbers, codes, centre, spread, limit):
         for j, feature in enumerate(schema.choices):
             mark = "=" if isinstance(feature, Categorical) else "#"
             values = feature.values if isinstance(feature, Categorical) else range(feature.buckets)
-            row |= {f"{feature.name}{mark}{value}": float(i == c[j]) for i, value in enumerate(values)}
+            row |= {
+                f"{feature.name}{mark}{value}": float(i == c[j]) for i, value in enumerate(values)
+            }
         rows.append([row[name] for name in schema.names])
     return np.array(rows).reshape(-1, schema.d)
 
 
 @pytest.mark.parametrize("missing", ["mean", "indicator"])
-@pytest.mark.parametrize("kinds", [(Numeric, Categorical, Hashed), (Numeric,), (Categorical, Hashed)])
+@pytest.mark.parametrize(
+    "kinds", [(Numeric, Categorical, Hashed), (Numeric,), (Categorical, Hashed)]
+)
 def test_expansion_is_the_naive_one(missing, kinds):
     features = tuple(f for f in PEOPLE.features if isinstance(f, kinds))
     schema = Schema("who", Target("rating"), features, missing=missing)
@@ -86,8 +105,13 @@ def schemas(draw):
     user, target, time, *columns = draw(st.lists(names, min_size=4, max_size=8, unique=True))
     kinds = {Numeric: bounds, Categorical: values, Hashed: st.integers(1, 10**6)}
     chosen = [draw(st.sampled_from(list(kinds))) for _ in columns]
-    features = tuple(kind(name, draw(kinds[kind])) for kind, name in zip(chosen, columns, strict=True))
-    aim = draw(st.builds(Target, st.just(target), values) | st.builds(Target, st.just(target), st.none(), bounds))
+    features = tuple(
+        kind(name, draw(kinds[kind])) for kind, name in zip(chosen, columns, strict=True)
+    )
+    aim = draw(
+        st.builds(Target, st.just(target), values)
+        | st.builds(Target, st.just(target), st.none(), bounds)
+    )
     policy = draw(st.sampled_from(["mean", "indicator", "drop", "refuse"]))
     return Schema(user, aim, features, draw(st.sampled_from([None, time])), policy, declared=True)
 
@@ -100,7 +124,11 @@ def test_what_is_written_is_read_again(schema):
 
 def test_a_file_is_pleasant_to_read():
     lines = PEOPLE.to_yaml().splitlines()
-    assert "  income: {kind: numeric}" in lines and "    values: ['5', '7']" in lines and "    bounds: [0, 120.5]" in lines
+    assert (
+        "  income: {kind: numeric}" in lines
+        and "    values: ['5', '7']" in lines
+        and "    bounds: [0, 120.5]" in lines
+    )
     assert "time: when" in lines and all(len(line) <= 120 for line in lines)
 
 
@@ -109,7 +137,9 @@ def test_values_are_texts_however_they_are_typed():
     text += "columns: {a: {kind: categorical, values: [05, null, 1e3]}}"
     schema = Schema.from_yaml(text, "s.yaml")
     assert schema.declared and schema.missing == "mean" and schema.time is None
-    assert schema.target.labels == ("no", "yes") and schema.features == (Categorical("a", ("05", "null", "1e3")),)
+    assert schema.target.labels == ("no", "yes") and schema.features == (
+        Categorical("a", ("05", "null", "1e3")),
+    )
 
 
 GOOD = {"user": "u", "target": "{column: y, kind: numeric}", "columns": "{a: {kind: numeric}}"}
@@ -128,8 +158,14 @@ GOOD = {"user": "u", "target": "{column: y, kind: numeric}", "columns": "{a: {ki
         ({"columns": "[a, b]"}, "at least one column"),
         ({"columns": "{a: numeric}"}, "columns.a: must have a kind"),
         ({"columns": "{a: {kind: numerical}}"}, "columns.a.kind=numerical: did you mean 'numeric'"),
-        ({"columns": "{a: {kind: numeric, bound: [0, 1]}}"}, "columns.a.bound: .*did you mean 'bounds'"),
-        ({"columns": "{a: {kind: numeric, bounds: [1, 0]}}"}, "columns.a.bounds=.*lowest < highest"),
+        (
+            {"columns": "{a: {kind: numeric, bound: [0, 1]}}"},
+            "columns.a.bound: .*did you mean 'bounds'",
+        ),
+        (
+            {"columns": "{a: {kind: numeric, bounds: [1, 0]}}"},
+            "columns.a.bounds=.*lowest < highest",
+        ),
         ({"columns": "{a: {kind: numeric, bounds: 12}}"}, "columns.a.bounds=12"),
         ({"columns": "{a: {kind: numeric, bounds: [0, x]}}"}, "columns.a.bounds"),
         ({"columns": "{a: {kind: numeric, bounds: [0, .inf]}}"}, "columns.a.bounds"),
@@ -147,7 +183,9 @@ GOOD = {"user": "u", "target": "{column: y, kind: numeric}", "columns": "{a: {ki
     ],
 )
 def test_files_that_make_no_sense(change, words):
-    text = "\n".join(f"{key}: {value}" for key, value in (GOOD | change).items() if value is not None)
+    text = "\n".join(
+        f"{key}: {value}" for key, value in (GOOD | change).items() if value is not None
+    )
     with pytest.raises(ConfigError, match=words) as refusal:
         Schema.from_yaml(text, "mine.yaml")
     assert str(refusal.value).startswith("mine.yaml: ") and "\n" not in str(refusal.value)

@@ -14,25 +14,47 @@ SIZE = ("data.n=5000", "data.m=6", "data.d=8", "rounds=3")
 
 
 def both(*overrides):
-    return [Experiment(compose([*SIZE, *overrides, f"data.stream={flag}"])) for flag in ("false", "true")]
+    return [
+        Experiment(compose([*SIZE, *overrides, f"data.stream={flag}"]))
+        for flag in ("false", "true")
+    ]
 
 
 @pytest.mark.parametrize(
-    "users", [None, np.array([0, 1, 700, 1500, 2899]), np.array([], dtype=np.int64)], ids=["all", "some", "none"]
+    "users",
+    [None, np.array([0, 1, 700, 1500, 2899]), np.array([], dtype=np.int64)],
+    ids=["all", "some", "none"],
 )
 @pytest.mark.parametrize("exact", [True, False])
 def test_blocks_are_the_same(users, exact):
-    kept, streamed = (experiment.data.cohort(1100, 4000) for experiment in both("data.features=mixed"))
-    assert isinstance(streamed, Streamed) and streamed.shape == kept.shape and len(streamed) == len(kept)
+    kept, streamed = (
+        experiment.data.cohort(1100, 4000) for experiment in both("data.features=mixed")
+    )
+    assert (
+        isinstance(streamed, Streamed)
+        and streamed.shape == kept.shape
+        and len(streamed) == len(kept)
+    )
     np.testing.assert_array_equal(streamed.ids, kept.ids)
     for examples in (slice(None), slice(3)):
-        parts = [list(cohort.blocks(examples, users, 1 << 14, exact)) for cohort in (kept, streamed)]
+        parts = [
+            list(cohort.blocks(examples, users, 1 << 14, exact)) for cohort in (kept, streamed)
+        ]
         for name in ("ids", "X", "y"):
-            mine, theirs = (np.concatenate([getattr(block, name) for block in p] or [np.empty(0)]) for p in parts)
+            mine, theirs = (
+                np.concatenate([getattr(block, name) for block in p] or [np.empty(0)])
+                for p in parts
+            )
             np.testing.assert_array_equal(mine, theirs)
-            assert name == "ids" or not len(mine) or mine.dtype == (np.float64 if exact else np.float32)
+            assert (
+                name == "ids"
+                or not len(mine)
+                or mine.dtype == (np.float64 if exact else np.float32)
+            )
         if users is None:
-            np.testing.assert_array_equal(*(np.concatenate([b.truth.W_star for b in p]) for p in parts))
+            np.testing.assert_array_equal(
+                *(np.concatenate([b.truth.W_star for b in p]) for p in parts)
+            )
 
 
 @pytest.mark.parametrize("algo", ["fedrep", "altmin", "centaur", "expmech", "standalone", "oracle"])

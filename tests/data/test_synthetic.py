@@ -10,7 +10,19 @@ from privfed.foundation.errors import ConfigError
 
 def problem(**changes):
     return Synthetic(
-        **({"n": 2500, "m": 4, "d": 5, "k": 2, "R": 0.1, "features": "gaussian", "condition": 1.0, "seed": 0} | changes)
+        **(
+            {
+                "n": 2500,
+                "m": 4,
+                "d": 5,
+                "k": 2,
+                "R": 0.1,
+                "features": "gaussian",
+                "condition": 1.0,
+                "seed": 0,
+            }
+            | changes
+        )
     )
 
 
@@ -36,7 +48,9 @@ def test_features_have_identity_covariance_so_the_closed_form_is_the_population_
     assert residual.std() == pytest.approx(0.1, rel=0.02)
     W = users.truth.W_star + 0.3
     predicted = np.mean((users.y - np.einsum("nmd,nd->nm", users.X, W)) ** 2)
-    assert predicted == pytest.approx(np.mean(np.sum((W - users.truth.W_star) ** 2, 1)) + 0.01, rel=0.05)
+    assert predicted == pytest.approx(
+        np.mean(np.sum((W - users.truth.W_star) ** 2, 1)) + 0.01, rel=0.05
+    )
 
 
 def test_mixed_users_differ_in_kind():

@@ -21,7 +21,9 @@ del DEFAULTS["_target_"]
 def table(tmp_path):
     """A table whose targets say whose row it is and which: 1000 i + j, for users with these numbers of rows."""
 
-    def table(sizes=(1, 4, 5, 12), order=None, name="mine.csv", times=None, path=None, seed=0, **settings) -> Table:
+    def table(
+        sizes=(1, 4, 5, 12), order=None, name="mine.csv", times=None, path=None, seed=0, **settings
+    ) -> Table:
         if path is None:
             when = times or (lambda i, j: j)
             places = [(i, j) for i, m in enumerate(sizes) for j in range(m)]
@@ -53,14 +55,23 @@ def test_a_fifth_of_each_users_rows_judges_and_the_others_train(table):
 
 
 def test_the_last_rows_in_time_judge_wherever_they_stand_in_the_file(table):
-    shuffled = {"order": lambda n: np.random.default_rng(0).permutation(n), "times": lambda i, j: f"2024-01-{28 - j:02}"}
+    shuffled = {
+        "order": lambda n: np.random.default_rng(0).permutation(n),
+        "times": lambda i, j: f"2024-01-{28 - j:02}",
+    }
     for i, (train, held) in enumerate(all_rows(table(time="when", ignore=[], **shuffled))):
         m = (1, 4, 5, 12)[i]
-        assert held == [1000 * i + j for j in range(m // 5)][::-1] and sorted(train) == [1000 * i + j for j in range(m // 5, m)]
+        assert held == [1000 * i + j for j in range(m // 5)][::-1] and sorted(train) == [
+            1000 * i + j for j in range(m // 5, m)
+        ]
 
 
 def test_random_rows_depend_on_the_seed_and_on_nothing_else(table, tmp_path):
-    one, other, again = table(sizes=(50, 50)), table(seed=1, sizes=(50, 50)), table(sizes=(50, 50), name="copy.csv")
+    one, other, again = (
+        table(sizes=(50, 50)),
+        table(seed=1, sizes=(50, 50)),
+        table(sizes=(50, 50), name="copy.csv"),
+    )
     assert all_rows(one) == all_rows(again) != all_rows(other)
     held = all_rows(one)[0][1]
     assert held != sorted(held) and max(held) - min(held) > 20
@@ -70,9 +81,14 @@ def test_random_rows_depend_on_the_seed_and_on_nothing_else(table, tmp_path):
 @pytest.mark.parametrize("settings", [{}, {"evaluate": False, "most_rows": 5}, {"most_rows": 3}])
 def test_one_users_rows_do_not_decide_which_of_anothers_are_used(table, settings):
     """Otherwise replacing one user would move the contributions of all who have too many rows."""
-    few, many = table(**settings, sizes=(3, 9, 40)), table(**settings, sizes=(11, 9, 40), name="other.csv")
+    few, many = (
+        table(**settings, sizes=(3, 9, 40)),
+        table(**settings, sizes=(11, 9, 40), name="other.csv"),
+    )
     assert all_rows(few)[1:] == all_rows(many)[1:]
-    mixed = table(**settings, sizes=(11, 9, 40), name="mixed.csv", order=lambda n: [*range(20, n), *range(20)])
+    mixed = table(
+        **settings, sizes=(11, 9, 40), name="mixed.csv", order=lambda n: [*range(20, n), *range(20)]
+    )
     assert all_rows(mixed) == all_rows(many), "nor where they stand in the file"
 
 
@@ -80,7 +96,11 @@ def test_lots_are_even_and_unrelated():
     who, place = np.repeat(np.arange(300), 100), np.tile(np.arange(100), 300)
     u = (lots(0, who, place) / 2.0**64).reshape(300, 100)
     assert abs(u.mean() - 0.5) < 0.01 and abs(u.std() - 12**-0.5) < 0.01
-    for a, b in ((u[:, 1:], u[:, :-1]), (u[1:], u[:-1]), (u, (lots(1, who, place) / 2.0**64).reshape(300, 100))):
+    for a, b in (
+        (u[:, 1:], u[:, :-1]),
+        (u[1:], u[:-1]),
+        (u, (lots(1, who, place) / 2.0**64).reshape(300, 100)),
+    ):
         assert abs(np.corrcoef(a.ravel(), b.ravel())[0, 1]) < 0.03
     first = np.argsort(u, axis=1)[:, 0]
     assert np.bincount(first // 10, minlength=10).min() > 10
@@ -97,9 +117,16 @@ def test_nodes_have_the_rows_that_one_node_has(table):
 
 def test_nothing_is_held_out_or_told_where_nothing_is_evaluated(table):
     data = table(evaluate=False, test=0.5, sizes=(0, 1, 4, 12))
-    assert [len(train) for train, _ in all_rows(data)] == [1, 4, 12] and not any(held for _, held in all_rows(data))
+    assert [len(train) for train, _ in all_rows(data)] == [1, 4, 12] and not any(
+        held for _, held in all_rows(data)
+    )
     cohort = data.cohort(0, 3)
-    assert cohort.truth is None and not data.simulated and data.validation() is None and data.notes == []
+    assert (
+        cohort.truth is None
+        and not data.simulated
+        and data.validation() is None
+        and data.notes == []
+    )
     assert "row" not in data.examples
 
 
@@ -114,7 +141,9 @@ def test_most_rows_caps_training_and_not_judging(table):
 
 def test_users_without_usable_rows_keep_their_place(table, tmp_path):
     path = write(
-        tmp_path / "gaps.csv", ["user", "a", "b", "y"], [["x", 1.5, 1, ""], ["y", 2.5, 3, 5], ["y", 1.5, 4, 6], ["z", "", 1, 2]]
+        tmp_path / "gaps.csv",
+        ["user", "a", "b", "y"],
+        [["x", 1.5, 1, ""], ["y", 2.5, 3, 5], ["y", 1.5, 4, 6], ["z", "", 1, 2]],
     )
     data = table(missing="drop", ignore=[], path=path)
     assert data.n == 3 and data.cohort(0, 3).sizes.tolist() == [0, 2, 0]
@@ -125,7 +154,10 @@ def test_those_who_are_watched_are_spread_over_all_who_are_judged(table):
     data = table(sizes=tuple([1, 5] * 700))
     watched = data.validation()
     assert len(watched) == 500 and np.all(watched.ids % 2 == 1) and watched.ids[-1] > 1390
-    assert table(sizes=(1, 2, 3)).validation() is None and table(test=0, sizes=(9, 9)).validation() is None
+    assert (
+        table(sizes=(1, 2, 3)).validation() is None
+        and table(test=0, sizes=(9, 9)).validation() is None
+    )
 
 
 def test_a_file_that_changes_is_read_again(table, tmp_path):
@@ -136,7 +168,9 @@ def test_a_file_that_changes_is_read_again(table, tmp_path):
     path.write_text(path.read_text().replace("1001", "1009"))
     os.utime(path, ns=(then.st_atime_ns, then.st_mtime_ns))
     assert table(path=path).frame is not data.frame
-    assert sorted(all_rows(table(path=path))[1][0]) == [1000, 1009], "though size and time are the same"
+    assert sorted(all_rows(table(path=path))[1][0]) == [1000, 1009], (
+        "though size and time are the same"
+    )
 
 
 def test_a_schema_that_changes_is_read_again(table, tmp_path):
@@ -144,14 +178,20 @@ def test_a_schema_that_changes_is_read_again(table, tmp_path):
     schema.write_text(table(sizes=(2, 2)).schema.to_yaml())
     settings = {"ignore": [], "schema": str(schema), "path": tmp_path / "mine.csv"}
     assert table(**settings).schema.numbers[0].bounds is None
-    schema.write_text(schema.read_text().replace("kind: numeric}", "kind: numeric, bounds: [0, 9]}"))
+    schema.write_text(
+        schema.read_text().replace("kind: numeric}", "kind: numeric, bounds: [0, 9]}")
+    )
     assert table(**settings).schema.numbers[0].bounds == (0, 9)
 
 
 def test_the_fingerprint_is_that_of_what_was_read(table, tmp_path):
     one, copy = table(), table(name="copy.csv")
     assert one.fingerprint == copy.fingerprint
-    others = [table(sizes=(1, 4, 5, 11), name="fewer.csv"), table(bounds={"a": [0, 9]}), table(ignore=[])]
+    others = [
+        table(sizes=(1, 4, 5, 11), name="fewer.csv"),
+        table(bounds={"a": [0, 9]}),
+        table(ignore=[]),
+    ]
     assert len({one.fingerprint, *(other.fingerprint for other in others)}) == 4
 
 

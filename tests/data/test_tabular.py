@@ -48,10 +48,16 @@ def check_people(schema, frame):
     assert schema.target == Target("y") and not schema.declared
     assert frame.names == ("ann", "bob") and len(frame) == 3
     np.testing.assert_array_equal(frame.who, [1, 0, 1])
-    np.testing.assert_array_equal(frame.numbers, np.array([[30], [math.nan], [41.5]], dtype=np.float32))
+    np.testing.assert_array_equal(
+        frame.numbers, np.array([[30], [math.nan], [41.5]], dtype=np.float32)
+    )
     np.testing.assert_array_equal(frame.codes, [[1], [0], [-1]])
     np.testing.assert_array_equal(frame.target, [1.5, 2, 3])
-    assert frame.time is None and frame.numbers.dtype == np.float32 and frame.codes.dtype == frame.who.dtype == np.int32
+    assert (
+        frame.time is None
+        and frame.numbers.dtype == np.float32
+        and frame.codes.dtype == frame.who.dtype == np.int32
+    )
     assert frame.notes == (
         "age: 1 of 3 values missing; taken as the mean",
         "city: 1 of 3 values missing; taken as none of its values",
@@ -64,12 +70,19 @@ def check_people(schema, frame):
         PEOPLE,
         "\ufeff" + PEOPLE.replace("\n", "\r\n"),
         "\n" + PEOPLE.replace("\n", "\n\n"),
-        PEOPLE.replace("user,age,city,y", " user, age ,city,y").replace(",30,", ", 30 ,").replace("bob", "bob "),
+        PEOPLE.replace("user,age,city,y", " user, age ,city,y")
+        .replace(",30,", ", 30 ,")
+        .replace("bob", "bob "),
         PEOPLE.replace(",", ";").replace("Basel;", "Basel,").replace("1.5", "1,5"),
         PEOPLE.replace(",", "\t").replace("Basel\t", "Basel,"),
         PEOPLE.replace(",,", ",NA,").replace("41.5,NA", "41.5,null"),
         gzip.compress(PEOPLE.encode(), mtime=0),
-        {"user": ["bob", "ann", "bob"], "age": [30, None, 41.5], "city": ["Bern", "Basel, BS", None], "y": [1.5, 2, 3]},
+        {
+            "user": ["bob", "ann", "bob"],
+            "age": [30, None, 41.5],
+            "city": ["Bern", "Basel, BS", None],
+            "y": [1.5, 2, 3],
+        },
         {
             "user": pa.array(["bob", "ann", "bob"]).dictionary_encode(),
             "age": pa.array([30, math.nan, 41.5], pa.float32()),
@@ -103,8 +116,12 @@ def test_batches_make_no_difference(read, monkeypatch):
         np.testing.assert_array_equal(getattr(same, name), getattr(frame, name))
     cells = [line.split(",") for line in lines]
     assert [frame.names[i] for i in frame.who] == [cell[0] for cell in cells]
-    np.testing.assert_array_equal(frame.numbers[:, 0], np.array([float(cell[1]) for cell in cells], dtype=np.float32))
-    assert [schema.features[1].values[code] for code in frame.codes[:, 0]] == [cell[2] for cell in cells]
+    np.testing.assert_array_equal(
+        frame.numbers[:, 0], np.array([float(cell[1]) for cell in cells], dtype=np.float32)
+    )
+    assert [schema.features[1].values[code] for code in frame.codes[:, 0]] == [
+        cell[2] for cell in cells
+    ]
     np.testing.assert_array_equal(frame.target, [float(cell[4]) for cell in cells])
 
 
@@ -115,7 +132,9 @@ def column(read, values, name="x", **options):
     return next((f for f in schema.features if f.name == name), None), frame
 
 
-@pytest.mark.parametrize("name", ["id", "joke_id", "movieId", "shop ID", "item", "Movie", "film.item", "itemID"])
+@pytest.mark.parametrize(
+    "name", ["id", "joke_id", "movieId", "shop ID", "item", "Movie", "film.item", "itemID"]
+)
 def test_whole_numbers_that_are_names(read, name):
     feature, frame = column(read, [10, 9, "9.0", 10], name)
     assert feature == Categorical(name, ("9", "10")) and "by the column's name" in frame.notes[0]
@@ -126,19 +145,26 @@ def test_whole_numbers_that_are_names(read, name):
 @pytest.mark.parametrize("name", ["age", "paid", "idle", "items", "grid"])
 def test_whole_numbers_that_are_numbers(read, name):
     assert column(read, [10, 9, 9, 10], name)[0] == Numeric(name)
-    assert column(read, [10, 9, 9, 10], name, categorical=[name])[0] == Categorical(name, ("9", "10"))
+    assert column(read, [10, 9, 9, 10], name, categorical=[name])[0] == Categorical(
+        name, ("9", "10")
+    )
 
 
 def test_the_only_feature_names_items(read):
     schema, frame = read("user,thing,y\n1,7,3.5\n1,8,4\n2,7,5\n")
-    assert schema.features == (Categorical("thing", ("7", "8")),) and "the only feature" in frame.notes[0]
+    assert (
+        schema.features == (Categorical("thing", ("7", "8")),)
+        and "the only feature" in frame.notes[0]
+    )
 
 
 def test_texts_and_truth(read):
     assert column(read, ["b", "a", "b"])[0] == Categorical("x", ("a", "b"))
     assert column(read, ["True", "FALSE", "true"])[0] == Categorical("x", ("false", "true"))
     assert column(read, ["b", "", "b", ""])[0] == Categorical("x", ("b",))
-    schema, _ = read({"user": [1, 2], "flag": [True, False], "a": [0.5, 1], "y": [1, 2]}, task="regression")
+    schema, _ = read(
+        {"user": [1, 2], "flag": [True, False], "a": [0.5, 1], "y": [1, 2]}, task="regression"
+    )
     assert schema.features[0] == Categorical("flag", ("false", "true"))
 
 
@@ -148,7 +174,9 @@ def test_too_many_values_are_hashed(read):
     assert frame.codes[:, 0].tolist() == [bucket(f"v{i % 5}", 4) for i in range(40)]
     feature, frame = column(read, [f"name {i}" for i in range(40)])
     assert feature == Hashed("x", 64) and "hardly any value twice" in frame.notes[0]
-    assert isinstance(column(read, [f"name {i}" for i in range(40)], categorical=["x"])[0], Categorical)
+    assert isinstance(
+        column(read, [f"name {i}" for i in range(40)], categorical=["x"])[0], Categorical
+    )
     assert column(read, ["a", "b", "a"], categories="hash", buckets=7)[0] == Hashed("x", 7)
 
 
@@ -165,7 +193,9 @@ def test_columns_that_tell_nothing(read):
 
 
 def test_numbers_in_odd_spellings(read):
-    _, frame = column(read, ["+5", ".5", "5.", "1e3", "-", "inf", "1e999", " 7 ", "?", "-Infinity", "1e39"])
+    _, frame = column(
+        read, ["+5", ".5", "5.", "1e3", "-", "inf", "1e999", " 7 ", "?", "-Infinity", "1e39"]
+    )
     expected = [5, 0.5, 5, 1000, *[math.nan] * 3, 7, *[math.nan] * 3]
     np.testing.assert_array_equal(frame.numbers[:, 1], np.array(expected, dtype=np.float32))
     assert "x: 4 values are infinite; they count as missing" in frame.notes
@@ -174,7 +204,9 @@ def test_numbers_in_odd_spellings(read):
 def test_which_columns(read):
     text = "user,a,b,c,when,y\n1,1.5,2.5,3,2024-01-01,1\n2,2,3,4,2024-01-02T12:00:00+02:00,2\n1,2,9,1,1.5,3\n"
     schema, frame = read(text, features=["c", "a"], time="when", bounds={"a": [0, 5], "y": [0, 9]})
-    assert schema.features == (Numeric("c"), Numeric("a", (0.0, 5.0))) and schema.target == Target("y", None, (0.0, 9.0))
+    assert schema.features == (Numeric("c"), Numeric("a", (0.0, 5.0))) and schema.target == Target(
+        "y", None, (0.0, 9.0)
+    )
     np.testing.assert_array_equal(frame.time, [1704067200.0, 1704189600.0, 1.5])
     schema, _ = read(text, ignore=["b", "when"])
     assert [f.name for f in schema.features] == ["a", "c"]
@@ -200,10 +232,14 @@ def test_time_in_parquet(read):
     ],
 )
 def test_targets(read, targets, task, labels):
-    schema, frame = read("user,a,target\n" + "".join(f"u,{i}.5,{y}\n" for i, y in enumerate(targets)), task=task)
+    schema, frame = read(
+        "user,a,target\n" + "".join(f"u,{i}.5,{y}\n" for i, y in enumerate(targets)), task=task
+    )
     assert schema.target == Target("target", labels)
     if labels:
-        assert [labels[int(y)] for y in frame.target] == [y.replace(".0", "").lower() for y in targets]
+        assert [labels[int(y)] for y in frame.target] == [
+            y.replace(".0", "").lower() for y in targets
+        ]
 
 
 def test_rows_without_a_target_and_users_without_rows(read):
@@ -216,13 +252,21 @@ def test_users_by_size_of_their_numbers(read):
     assert read("user,a,y\n10,1.5,1\n9,2,2\n-1,3,4\n")[1].names == ("-1", "9", "10")
     _, frame = read("user,a,y\n10.0,1.5,1\n9.0,2,2\n10.0,3,4\n")
     assert frame.names == ("9", "10") and "3.0 as 3" in frame.notes[0]
-    assert read({"user": [3.0, 1e15], "a": [1.5, 2], "y": [1.0, 2.5]}, task="regression")[1].names == ("3", "1000000000000000")
+    assert read({"user": [3.0, 1e15], "a": [1.5, 2], "y": [1.0, 2.5]}, task="regression")[
+        1
+    ].names == ("3", "1000000000000000")
 
 
 def test_missing_values_drop_rows_on_request(read):
     schema, frame = read(PEOPLE, missing="drop")
-    assert frame.who.tolist() == [1] and schema.missing == "drop" and "age: 1 of 3 values missing; rows left out" in frame.notes
-    with pytest.raises(ConfigError, match=r"mine.csv: line 3, column 'age': is missing, and data.missing=refuse"):
+    assert (
+        frame.who.tolist() == [1]
+        and schema.missing == "drop"
+        and "age: 1 of 3 values missing; rows left out" in frame.notes
+    )
+    with pytest.raises(
+        ConfigError, match=r"mine.csv: line 3, column 'age': is missing, and data.missing=refuse"
+    ):
         read(PEOPLE, missing="refuse")
 
 
@@ -239,10 +283,15 @@ def test_with_a_declared_schema_no_cell_is_an_error(read, tmp_path):
     text = "user,age,city,x,y\nb,old,Bern,q,1\n,1,Bern,q,2\nc,7,Genf,,3\nc,8,,q,much\n1.5,inf,Basel,q,5\n"
     schema, frame = read(text, schema=str(tmp_path / "s.yaml"))
     assert schema.declared and frame.names == ("1.5", "b", "c") and frame.who.tolist() == [1, 2, 0]
-    np.testing.assert_array_equal(frame.numbers[:, 0], np.array([math.nan, 7, math.nan], dtype=np.float32))
+    np.testing.assert_array_equal(
+        frame.numbers[:, 0], np.array([math.nan, 7, math.nan], dtype=np.float32)
+    )
     assert frame.codes.tolist() == [[1, bucket("q", 4)], [-1, -1], [0, bucket("q", 4)]]
     assert frame.target.tolist() == [1, 3, 5]
-    assert {"1 rows without a user left out", "age: 1 values are not numbers; they count as missing"} < set(frame.notes)
+    assert {
+        "1 rows without a user left out",
+        "age: 1 values are not numbers; they count as missing",
+    } < set(frame.notes)
     assert "city: 1 values are none of those the schema lists" in frame.notes
 
 
@@ -257,9 +306,15 @@ def test_with_a_declared_schema_a_bad_time_is_none(read, tmp_path):
 def test_another_file_with_the_same_schema(read, table):
     schema, _ = read(PEOPLE)
     frame = read_rows_for(schema, table("city,age\nBern,1\nGenf,2\n", "new.csv"), need_target=False)
-    assert frame.names == ("",) and frame.who.tolist() == [0, 0] and frame.codes.tolist() == [[1], [-1]]
+    assert (
+        frame.names == ("",)
+        and frame.who.tolist() == [0, 0]
+        and frame.codes.tolist() == [[1], [-1]]
+    )
     assert np.isnan(frame.target).all()
-    frame = read_rows_for(schema, table("y,city,age\n,Bern,1\n4,Bern,2\n", "new.csv"), need_target=False)
+    frame = read_rows_for(
+        schema, table("y,city,age\n,Bern,1\n4,Bern,2\n", "new.csv"), need_target=False
+    )
     np.testing.assert_array_equal(frame.target, [math.nan, 4])
     with pytest.raises(ConfigError, match="no column 'y'"):
         read_rows_for(schema, table("city,age\nBern,1\n", "new.csv"))
@@ -278,7 +333,10 @@ def test_a_schema_written_and_declared_reads_the_same(read, tmp_path):
 
 def test_a_table_that_does_not_fit_is_refused_before_it_is_read(table):
     path = table(PEOPLE)
-    with pytest.raises(ConfigError, match=r"4 columns of about 4 rows need 0.1 GB of memory, 0.0 GB are free; .*data.features"):
+    with pytest.raises(
+        ConfigError,
+        match=r"4 columns of about 4 rows need 0.1 GB of memory, 0.0 GB are free; .*data.features",
+    ):
         read_table(Options(path), memory=lambda: 1 << 20)
     read_table(Options(path), memory=lambda: None)
     text = io.StringIO()

@@ -8,7 +8,16 @@ from privfed.foundation.errors import ConfigError
 
 
 def problem(**changes):
-    settings = {"n": 2500, "m": 2, "d1": 4, "d2": 3, "r": 2, "singular": None, "sigma": 0.1, "seed": 0}
+    settings = {
+        "n": 2500,
+        "m": 2,
+        "d1": 4,
+        "d2": 3,
+        "r": 2,
+        "singular": None,
+        "sigma": 0.1,
+        "seed": 0,
+    }
     return trace.Trace(**(settings | changes))
 
 
@@ -28,17 +37,25 @@ def test_labels_follow_a_matrix_of_the_rank_and_singular_values_asked_for():
     users = data.cohort(0, 2500)
     assert users.X.shape == (2500, 2, 30) and data.d == 30 and users.truth is None
     residual = users.y - np.einsum("nmab,ab->nm", users.X.reshape(2500, 2, 6, 5), data.M_star)
-    assert residual.std() == pytest.approx(0.1, rel=0.05) and users.X.std() == pytest.approx(1, rel=0.01)
-    np.testing.assert_allclose(np.linalg.svd(data.M_star, compute_uv=False), [2, 0.5, 0, 0, 0], atol=1e-12)
+    assert residual.std() == pytest.approx(0.1, rel=0.05) and users.X.std() == pytest.approx(
+        1, rel=0.01
+    )
+    np.testing.assert_allclose(
+        np.linalg.svd(data.M_star, compute_uv=False), [2, 0.5, 0, 0, 0], atol=1e-12
+    )
     np.testing.assert_allclose(problem(r=3).singular, [1.0, 0.85, 0.7])
 
 
 def test_models_are_compared_with_the_truth():
     data = problem()
     U, S, Vt = np.linalg.svd(data.M_star, full_matrices=False)
-    assert data.compare({"U": U, "S": S, "V": Vt.T}) == pytest.approx({"frobenius": 0, "relative": 0}, abs=1e-12)
+    assert data.compare({"U": U, "S": S, "V": Vt.T}) == pytest.approx(
+        {"frobenius": 0, "relative": 0}, abs=1e-12
+    )
     away = data.compare({"U": U, "S": 2 * S, "V": Vt.T})
-    assert away["relative"] == pytest.approx(1) and away["frobenius"] == pytest.approx(np.linalg.norm(S))
+    assert away["relative"] == pytest.approx(1) and away["frobenius"] == pytest.approx(
+        np.linalg.norm(S)
+    )
     assert data.compare({}) == {} == data.compare({"U": U})
 
 

@@ -17,14 +17,39 @@ def test_a_run_writes_its_whole_folder(command, tmp_path):
     done = command(*SMALL, "algo=fedrep", "eps=1", "out=here")
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "here"
-    names = {"result.json", "ledger.jsonl", "rounds.csv", "config.yaml", "model.npz", "report.html", "details.json"}
+    names = {
+        "result.json",
+        "ledger.jsonl",
+        "rounds.csv",
+        "config.yaml",
+        "model.npz",
+        "report.html",
+        "details.json",
+    }
     assert {path.name for path in folder.iterdir()} == names
     result = json.loads((folder / "result.json").read_text())
-    assert {"algo", "runtime", "seed", "n_users", "n_nodes", "rounds", "metrics", "privacy", "time", "peak_rss_mb"} <= set(
-        result
-    )
+    assert {
+        "algo",
+        "runtime",
+        "seed",
+        "n_users",
+        "n_nodes",
+        "rounds",
+        "metrics",
+        "privacy",
+        "time",
+        "peak_rss_mb",
+    } <= set(result)
     assert {"mse", "excess", "dist"} <= set(result["metrics"])
-    privacy = ["epsilon", "delta", "target_epsilon", "neighbouring", "guarantee", "noise", "releases"]
+    privacy = [
+        "epsilon",
+        "delta",
+        "target_epsilon",
+        "neighbouring",
+        "guarantee",
+        "noise",
+        "releases",
+    ]
     assert list(result["privacy"])[: len(privacy)] == privacy
     assert {"total_s", "setup_s", "rounds_s", "user_rounds_per_s"} == set(result["time"])
     ledger = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
@@ -105,13 +130,19 @@ def test_without_privacy_the_files_are_valid_json(command, tmp_path):
         (("out=/dev/null/run",), ("out=/dev/null/run", "cannot write")),
         (("--config-dir", "nowhere"), ("nowhere", "no such folder")),
         (("algo=expmech", "algo.candidates=0"), ("algo.candidates=0", "at least 2")),
-        (("algo=expmech", "algo.net=explicit"), ("algo.net=explicit", "candidates", "GB", "algo.net=random")),
+        (
+            ("algo=expmech", "algo.net=explicit"),
+            ("algo.net=explicit", "candidates", "GB", "algo.net=random"),
+        ),
         (("algo=expmech", "algo.net=exact"), ("algo.net=exact", "explicit")),
         (("algo=expmech", "algo.gamma=0"), ("algo.gamma=0", "between 0.001 and 1")),
         (("algo=expmech", "algo.C=-1"), ("algo.C=-1", "positive")),
         (("algo=expmech", "algo.targets=all"), ("algo.targets=all", "relative")),
         (("algo=expmech", "privacy.clip=auto"), ("privacy.clip=auto", "fixed range")),
-        (("algo=expmech", "privacy.noise_multiplier=2"), ("privacy.noise_multiplier=2", "selections")),
+        (
+            ("algo=expmech", "privacy.noise_multiplier=2"),
+            ("privacy.noise_multiplier=2", "selections"),
+        ),
         (("algo=jlmargin", "algo.sketch=0"), ("algo.sketch=0", "at least 1")),
         (("algo=jlmargin", "algo.sketch=1"), ("algo.sketch=1", "model.k=2")),
         (("algo=jlmargin", "algo.gamma=-0.5"), ("algo.gamma=-0.5", "between 0.001 and 1")),
@@ -142,7 +173,9 @@ def test_bad_input_is_one_clear_line(arguments, words, tmp_path, monkeypatch, ca
         ),
     ],
 )
-def test_a_broken_algorithm_of_one_s_own_is_one_clear_line(tmp_path, capfd, monkeypatch, text, words):
+def test_a_broken_algorithm_of_one_s_own_is_one_clear_line(
+    tmp_path, capfd, monkeypatch, text, words
+):
     from privfed.commands.run import main
 
     monkeypatch.chdir(tmp_path)
@@ -156,7 +189,11 @@ def test_a_broken_algorithm_of_one_s_own_is_one_clear_line(tmp_path, capfd, monk
 
 def test_an_unknown_option_is_one_clear_line(command):
     done = command("--eps=1")
-    assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1 and "eps=1" in done.stderr
+    assert (
+        done.returncode == 2
+        and len(done.stderr.strip().splitlines()) == 1
+        and "eps=1" in done.stderr
+    )
 
 
 def test_an_earlier_run_in_the_same_folder_is_kept_whole(command, tmp_path):
@@ -203,14 +240,24 @@ def test_help_is_worth_reading_and_cheap():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    for word in ("fedrep", "standalone", "neighbouring", "data.*", "pmpr", "exit codes", "examples"):
+    for word in (
+        "fedrep",
+        "standalone",
+        "neighbouring",
+        "data.*",
+        "pmpr",
+        "exit codes",
+        "examples",
+    ):
         assert word in done.stdout
 
 
 def test_a_run_imports_neither_torch_nor_ray(tmp_path):
     code = f"import sys; from privfed.commands.run import main; assert main({[*SMALL, '--quiet', 'out=o']!r}) == 0\n"
     code += "heavy = {'torch', 'ray', 'matplotlib'} & set(sys.modules)\nassert not heavy, heavy"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -225,7 +272,9 @@ def test_a_full_disk_stops_before_the_release_and_says_so(tmp_path, capfd):
 
 def test_ctrl_c_keeps_the_ledger(tmp_path):
     line = [sys.executable, "-m", "privfed.run", "rounds=100000", "data.n=500", f"out={tmp_path}"]
-    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None and process.stderr is not None
         for text in process.stdout:
             if "round 3/" in text:

@@ -13,7 +13,14 @@ from privfed.experiment.wiring import Experiment
 
 SMALL = {
     "expmech": ("data.n=200", "data.d=6", "rounds=3", "algo.candidates=20"),
-    "jlmargin": ("data.n=200", "data.d=12", "data.m=8", "rounds=3", "algo.candidates=20", "algo.sketch=6"),
+    "jlmargin": (
+        "data.n=200",
+        "data.d=12",
+        "data.m=8",
+        "rounds=3",
+        "algo.candidates=20",
+        "algo.sketch=6",
+    ),
     "rgrad": ("data.n=200", "data.d1=5", "data.d2=4", "rounds=3"),
     "oracle": ("data.n=200", "data.d=6"),
     "standalone": ("data.n=200", "data.d=6"),
@@ -43,26 +50,53 @@ def test_files_ledger_and_words_agree(algo, tmp_path, monkeypatch, capfd):
     result = json.loads((tmp_path / "o/result.json").read_text())
     ledger = [json.loads(line) for line in (tmp_path / "o/ledger.jsonl").read_text().splitlines()]
     privacy = result["privacy"]
-    assert {"algo", "runtime", "seed", "n_users", "n_nodes", "rounds", "metrics", "privacy", "time", "versions"} <= set(result)
+    assert {
+        "algo",
+        "runtime",
+        "seed",
+        "n_users",
+        "n_nodes",
+        "rounds",
+        "metrics",
+        "privacy",
+        "time",
+        "versions",
+    } <= set(result)
     assert len(ledger) == privacy["releases"] and result["algo"] == algo.partition(",")[0]
-    assert all(isinstance(value, float) for value in result["metrics"].values()) and result["metrics"]
+    assert (
+        all(isinstance(value, float) for value in result["metrics"].values()) and result["metrics"]
+    )
     if ledger:
-        assert ledger[-1]["epsilon_spent"] == privacy["epsilon"] and 0.99 * 3 <= privacy["epsilon"] <= 3
+        assert (
+            ledger[-1]["epsilon_spent"] == privacy["epsilon"]
+            and 0.99 * 3 <= privacy["epsilon"] <= 3
+        )
         assert privacy["guarantee"] == "worst-case"
         pure = {line["mechanism"] for line in ledger} == {"exponential"}
         assert pure == (algo in ("expmech", "jlmargin")) == (privacy["delta"] == 0)
     page = (tmp_path / "o/report.html").read_text()
     assert "nan" not in page.lower() and page.count("<svg") == page.count("</svg>")
     said = capfd.readouterr().out
-    words = "differentially private" if ledger else "No privacy" if algo == "oracle" else "Nothing was released"
+    words = (
+        "differentially private"
+        if ledger
+        else "No privacy"
+        if algo == "oracle"
+        else "Nothing was released"
+    )
     assert words in page and words.split()[0] in said
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
 def test_the_same_numbers_for_one_and_seven_nodes(algo):
-    models = [Experiment(compose([f"runtime.nodes={nodes}", *settings(algo)])).run().model for nodes in (1, 7)]
+    models = [
+        Experiment(compose([f"runtime.nodes={nodes}", *settings(algo)])).run().model
+        for nodes in (1, 7)
+    ]
     assert models[0].keys() == models[1].keys()
-    rtol, atol = (1e-4, 1e-5) if algo in NETWORKS else (1e-8, 1e-9)  # networks are computed in single precision
+    rtol, atol = (
+        (1e-4, 1e-5) if algo in NETWORKS else (1e-8, 1e-9)
+    )  # networks are computed in single precision
     for name, array in models[0].items():
         np.testing.assert_allclose(models[1][name], array, rtol=rtol, atol=atol)
 
@@ -75,7 +109,9 @@ def test_the_cost_is_never_below_what_the_ledger_says_under_either_relation(algo
     ]
     strict, loose = (privacy["epsilon_by_neighbouring"] for privacy in spent)
     if spent[0]["guarantee"] == "worst-case" and spent[0]["releases"]:
-        assert strict["replace-one"] == pytest.approx(1, rel=0.01) and loose["add-remove"] == pytest.approx(1, rel=0.01)
+        assert strict["replace-one"] == pytest.approx(1, rel=0.01) and loose[
+            "add-remove"
+        ] == pytest.approx(1, rel=0.01)
         assert strict["add-remove"] <= 0.51 and loose["replace-one"] >= 1.98
 
 
@@ -85,13 +121,27 @@ def test_presets_can_be_planned(preset):
     known = {"centaur-cifar10": (3, 32, 10), "centaur-cifar100": (3, 32, 100), "centaur-emnist": (1, 28, 47),
              "centaur-fashion": (1, 28, 10)}  # fmt: skip
     keys = ("data.channels", "data.size", "data.classes")
-    images = [f"{key}={value}" for key, value in zip(keys, known[preset], strict=True)] if preset in known else []
-    assert Experiment(compose([f"preset={preset}", *(["data=patterns"] if images else []), *images])).strategy.plan
+    images = (
+        [f"{key}={value}" for key, value in zip(keys, known[preset], strict=True)]
+        if preset in known
+        else []
+    )
+    assert Experiment(
+        compose([f"preset={preset}", *(["data=patterns"] if images else []), *images])
+    ).strategy.plan
 
 
 def test_a_run_that_users_alone_solve_without_any_error_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    easy = ("data.d=4", "data.n=60", "data.strength=1", "data.margin=0.9", "algo.sketch=4", "rounds=2", "algo.candidates=20")
+    easy = (
+        "data.d=4",
+        "data.n=60",
+        "data.strength=1",
+        "data.margin=0.9",
+        "algo.sketch=4",
+        "rounds=2",
+        "algo.candidates=20",
+    )
     assert main(["algo=jlmargin", "eps=100", "out=o", "--quiet", *easy]) == 0
     result = json.loads((tmp_path / "o/result.json").read_text())
     assert result["metrics"]["risk_standalone"] == 0 and (tmp_path / "o/report.html").exists()

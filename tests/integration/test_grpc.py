@@ -28,7 +28,10 @@ def write_csv(path, seed):
     X = rng.standard_normal((ROWS, FEATURES))
     y = X @ np.array([1.0, -1.0, 0.5, 0.0, 2.0]) + 0.01 * rng.standard_normal(ROWS)
     header = ",".join([*(f"x{i}" for i in range(FEATURES)), "target"])
-    path.write_text("\n".join([header, *(",".join(map(repr, row)) for row in np.column_stack([X, y]).tolist())]) + "\n")
+    path.write_text(
+        "\n".join([header, *(",".join(map(repr, row)) for row in np.column_stack([X, y]).tolist())])
+        + "\n"
+    )
     return X, y
 
 
@@ -45,10 +48,20 @@ def test_the_same_model_on_any_number_of_nodes_and_over_grpc(fleet):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "settings", [("algo=centaur", "model=mlp", "model.module.hidden=[8]"), ("algo=headmean", "model.pictures=60")]
+    "settings",
+    [
+        ("algo=centaur", "model=mlp", "model.module.hidden=[8]"),
+        ("algo=headmean", "model.pictures=60"),
+    ],
 )
 def test_pictures_over_grpc(fleet, settings):
-    settings = (*settings, "data=patterns", "data.n=24", "data.m=6", f"rounds={2 if 'algo=centaur' in settings else 1}")
+    settings = (
+        *settings,
+        "data=patterns",
+        "data.n=24",
+        "data.m=6",
+        f"rounds={2 if 'algo=centaur' in settings else 1}",
+    )
     fleet.start("run", *settings, "runtime=grpc", "runtime.nodes=2", "out=run").ends(0)
     there = np.load(fleet.folder / "run/model.npz")
     for name, array in Experiment(compose(settings)).run().model.items():
@@ -62,28 +75,59 @@ def test_real_and_simulated_users_in_one_federation_and_a_newcomer(fleet):
     folder = fleet.folder
     make_certificates(folder / "tls", ["127.0.0.1"])
     registered = fleet.start("roster", "roster.json", "alice", "bob", "--simulated", "extra=50")
-    rows = {name: write_csv(folder / f"{name}.csv", seed) for seed, name in enumerate(("alice", "bob", "dora"))}
+    rows = {
+        name: write_csv(folder / f"{name}.csv", seed)
+        for seed, name in enumerate(("alice", "bob", "dora"))
+    }
     registered.ends(0)
     assert (folder / "roster.json").stat().st_mode & 0o777 == 0o600
     settings = ("eps=8", f"data.d={FEATURES}", "data.n=52", "data.m=6", "rounds=4")
     server, port = fleet.server(
-        *settings, "out=run", "--roster", "roster.json", "--certificates", "tls", "--simulate", "--stay"
+        *settings,
+        "out=run",
+        "--roster",
+        "roster.json",
+        "--certificates",
+        "tls",
+        "--simulate",
+        "--stay",
     )
     trust = ("--root-certificates", "tls/ca.crt")
 
     def real(name, *more):
-        return fleet.client(port, name, "--data", f"{name}.csv", *trust, "--state", f"{name}-state", *more, tokens="tokens")
+        return fleet.client(
+            port,
+            name,
+            "--data",
+            f"{name}.csv",
+            *trust,
+            "--state",
+            f"{name}-state",
+            *more,
+            tokens="tokens",
+        )
 
     clients = [real("alice"), real("bob")]
     for client in clients:
         client.ends(0)
         assert "joined fedrep at epsilon 8" in client.said and "held-out row(s)" in client.said
     server.says("giving the model in run")
-    assert not any(word in server.said for word in ("error of", "alice: ")), "errors of real users are theirs"
+    assert not any(word in server.said for word in ("error of", "alice: ")), (
+        "errors of real users are theirs"
+    )
 
     port = int(server.said.rpartition("127.0.0.1:")[2].partition(",")[0])
     newcomer = fleet.start(
-        *("client", "--server", f"127.0.0.1:{port}", "--user", "dora", "--data", "dora.csv", *trust),
+        *(
+            "client",
+            "--server",
+            f"127.0.0.1:{port}",
+            "--user",
+            "dora",
+            "--data",
+            "dora.csv",
+            *trust,
+        ),
         *("--state", "dora-state"),
     )
     newcomer.ends(0)
@@ -99,7 +143,9 @@ def test_real_and_simulated_users_in_one_federation_and_a_newcomer(fleet):
             w = file["w"]
         train = ROWS - int(0.2 * ROWS)
         Q = X[:train] @ published
-        np.testing.assert_allclose(w, published @ np.linalg.lstsq(Q, y[:train], rcond=None)[0], rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(
+            w, published @ np.linalg.lstsq(Q, y[:train], rcond=None)[0], rtol=1e-6, atol=1e-8
+        )
         secrets = [w, np.linalg.lstsq(Q, y[:train], rcond=None)[0], *X, y]
         for path in [*(folder / "run").iterdir(), server.out, server.err]:
             if path.is_file():
@@ -111,7 +157,9 @@ def found(content: bytes, secrets) -> bool:
     """Whether any of these vectors, or a number of one, stands in the bytes: as 64 or 32 bits, or in decimal digits."""
     numbers = np.concatenate([np.ravel(secret) for secret in secrets])
     forms = {x.astype(kind).tobytes() for x in numbers for kind in ("<f8", ">f8")}
-    forms |= {numbers[i : i + 2].astype("<f4").tobytes() for i in range(len(numbers) - 1)}  # four bytes may occur by chance
+    forms |= {
+        numbers[i : i + 2].astype("<f4").tobytes() for i in range(len(numbers) - 1)
+    }  # four bytes may occur by chance
     forms |= {repr(float(x))[:9].encode() for x in numbers}
     return any(form in content for form in forms)
 
@@ -120,10 +168,14 @@ def found(content: bytes, secrets) -> bool:
 def test_thirty_processes_of_one_user_each_that_do_not_need_torch(fleet):
     (fleet.folder / "traps").mkdir()
     for name in ("torch", "matplotlib", "ray"):
-        (fleet.folder / f"traps/{name}.py").write_text(f"raise RuntimeError('{name} was imported')\n")
+        (fleet.folder / f"traps/{name}.py").write_text(
+            f"raise RuntimeError('{name} was imported')\n"
+        )
     settings = ("data.n=30", "data.d=6", "data.m=6", "runtime.nodes=30", "rounds=3")
     server, port = fleet.server(*settings, "out=run", "--insecure")
-    clients = [fleet.client(port, str(i), PYTHONPATH=str(fleet.folder / "traps")) for i in range(30)]
+    clients = [
+        fleet.client(port, str(i), PYTHONPATH=str(fleet.folder / "traps")) for i in range(30)
+    ]
     server.ends(0)
     for client in clients:
         client.ends(0)
@@ -153,9 +205,18 @@ def test_no_head_and_no_row_is_in_any_message(tmp_path, algo):
     names = ("alice", "bob")
     rows = {name: write_csv(tmp_path / f"{name}.csv", seed) for seed, name in enumerate(names)}
     roster = Roster(Member(name, 1, new_token()) for name in names)
-    settings = [f"algo={algo}", "runtime=grpc", "data=remote", f"data.d={FEATURES}", "data.n=2", "eps=8"]
+    settings = [
+        f"algo={algo}",
+        "runtime=grpc",
+        "data=remote",
+        f"data.d={FEATURES}",
+        "data.n=2",
+        "eps=8",
+    ]
     experiment = Experiment(compose([*settings, "rounds=2"]), roster)
-    door = Door(roster, welcome=lambda node: experiment.runtime._welcome(experiment.factory, roster, node))
+    door = Door(
+        roster, welcome=lambda node: experiment.runtime._welcome(experiment.factory, roster, node)
+    )
     said, taps = [], {}
     for name in names:
         own = OwnRows(tmp_path / f"{name}.csv", "target", 0.25)
@@ -167,9 +228,14 @@ def test_no_head_and_no_row_is_in_any_message(tmp_path, algo):
 
     for name, (X, y) in rows.items():
         client, kinds = taps[name].participant.client, [kind for kind, _ in taps[name].messages]
-        assert kinds[:2] == ["get_properties_ins"] * 2 and kinds[-2:] == ["evaluate_ins", "reconnect_ins"]
+        assert kinds[:2] == ["get_properties_ins"] * 2 and kinds[-2:] == [
+            "evaluate_ins",
+            "reconnect_ins",
+        ]
         plan, groups = experiment.strategy.plan, experiment.strategy.groups
-        assert kinds.count("fit_ins") == sum(experiment.federation.asked(groups, step.group)[name] for step in plan)
+        assert kinds.count("fit_ins") == sum(
+            experiment.federation.asked(groups, step.group)[name] for step in plan
+        )
         w = client.weights(client.cohort, experiment.strategy.shared)
         with np.load(tmp_path / f"{name}-state/{name}.npz") as kept:
             np.testing.assert_array_equal(kept["w"], w[0])

@@ -10,7 +10,14 @@ from itertools import groupby
 
 import numpy as np
 import pytest
-from support.processes import eventually, ledger_of, model_of, reference, rows_of, unfinished_model_of
+from support.processes import (
+    eventually,
+    ledger_of,
+    model_of,
+    reference,
+    rows_of,
+    unfinished_model_of,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -80,7 +87,9 @@ def test_killed_hanging_and_returning_clients_count_as_zero_and_nothing_else_cha
     steps(fleet, len(rows_of(folder)) + 2)
 
     one.send(signal.SIGSTOP)
-    eventually(lambda: server.complaints.count("1 has left") == 2, "the hanging client's being given up")
+    eventually(
+        lambda: server.complaints.count("1 has left") == 2, "the hanging client's being given up"
+    )
     steps(fleet, len(rows_of(folder)) + 1)
     one.send(signal.SIGCONT)
     eventually(lambda: server.complaints.count("1 has joined") == 3, "the sleeper's return")
@@ -92,11 +101,17 @@ def test_killed_hanging_and_returning_clients_count_as_zero_and_nothing_else_cha
     missing = [row["missing_users"] for row in rows]
     assert missing[: before + 1] == [0] * before + [30] and missing[-1] == 0
     assert len(list(groupby(missing))) == 5, "there, killed, back, hanging, back"
-    assert {row["users"] for row in rows} == {60} and len({row["noise_std"] for row in rows[1:]}) == 1
+    assert {row["users"] for row in rows} == {60} and len(
+        {row["noise_std"] for row in rows[1:]}
+    ) == 1
     # Noise and divisor are those of the full run: the same noise, the same n, zeros for who was away.
-    expected = reference(*settings, absent=lambda step: {"1"} if missing[step - 1] else set(), steps=len(rows))
+    expected = reference(
+        *settings, absent=lambda step: {"1"} if missing[step - 1] else set(), steps=len(rows)
+    )
     np.testing.assert_allclose(unfinished_model_of(folder), expected, atol=1e-8)
-    entries = len(ledger_of(folder))  # the end may have come between an entry and the step's being kept
+    entries = len(
+        ledger_of(folder)
+    )  # the end may have come between an entry and the step's being kept
     assert entries - len(rows) in (0, 1)
     check_books(folder, entries)
     assert "30 users missing" in server.said
@@ -124,7 +139,9 @@ def test_a_killed_server_goes_on_where_it_was_with_the_same_clients(fleet):
     check_result(folder, 3 + 2 * 120 - 1)
     assert len(ledger_of(folder)) > paid
     rows = table(folder)
-    assert [int(row["step"]) for row in rows] == list(range(1, 124)) and {row["missing_users"] for row in rows} == {"0"}
+    assert [int(row["step"]) for row in rows] == list(range(1, 124)) and {
+        row["missing_users"] for row in rows
+    } == {"0"}
     np.testing.assert_array_equal(model_of(folder), reference(*SMALL, *settings))
 
     again = fleet.start("server", "--resume", "run", "--insecure")
@@ -143,7 +160,9 @@ def test_a_run_whose_clients_are_gone_stops_in_time_and_can_be_resumed(fleet):
     assert "of 60 users" in line and "--resume" in line and server.complaints.count("privfed:") == 1
     folder = fleet.folder / "run"
     paid, rows = ledger_of(folder), rows_of(folder)
-    assert len(paid) == len(rows) < 151 and not any(row["missing_users"] for row in rows), "no step below the quorum"
+    assert len(paid) == len(rows) < 151 and not any(row["missing_users"] for row in rows), (
+        "no step below the quorum"
+    )
 
     server, port = fleet.server("--resume", "run", "--insecure")
     for name in "01":

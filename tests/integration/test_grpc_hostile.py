@@ -73,7 +73,9 @@ MALFORMED = {
     "no bytes": lambda t: fitted(t, b""),
     "a header that does not end": lambda t: fitted(t, npy("{'descr': ((")),
     "a header in a header": lambda t: fitted(t, npy("(" * 5000)),
-    "a terabyte, it says": lambda t: fitted(t, npy("{'descr': '<f8', 'fortran_order': False, 'shape': (137438953472,), }")),
+    "a terabyte, it says": lambda t: fitted(
+        t, npy("{'descr': '<f8', 'fortran_order': False, 'shape': (137438953472,), }")
+    ),
     "an old round": lambda t: fitted(t - 1, ONES),
     "a coming round": lambda t: fitted(t + 1, ONES),
     "no round": lambda t: fitted("now", ONES),
@@ -81,7 +83,9 @@ MALFORMED = {
     "another kind of answer": lambda t: properties(ready=True),
     "nothing": lambda t: ClientMessage(),
     "a failure": lambda t: ClientMessage(
-        fit_res=serde.fit_res_to_proto(FitRes(Status(Code.FIT_NOT_IMPLEMENTED, "x" * 9999), ndarrays_to_parameters([]), 1, {}))
+        fit_res=serde.fit_res_to_proto(
+            FitRes(Status(Code.FIT_NOT_IMPLEMENTED, "x" * 9999), ndarrays_to_parameters([]), 1, {})
+        )
     ),
 }
 """Answers that count as none."""
@@ -91,7 +95,15 @@ def test_no_answer_moves_a_sum_by_more_than_its_users_may():
     """The server runs in this process, on a real port, so that what its gate is given can be compared."""
     poisons = {**LOUD, **MALFORMED}
     experiment = Experiment(
-        compose([*SETTINGS, "runtime=grpc", "runtime.join_timeout=60", "eps=inf", f"rounds={len(poisons)}"])
+        compose(
+            [
+                *SETTINGS,
+                "runtime=grpc",
+                "runtime.join_timeout=60",
+                "eps=inf",
+                f"rounds={len(poisons)}",
+            ]
+        )
     )
     experiment.runtime.spawn, experiment.runtime.outside = False, ("127.0.0.1:0", None)
     tokens = {member.name: member.token for member in experiment.roster}
@@ -130,7 +142,9 @@ def test_no_answer_moves_a_sum_by_more_than_its_users_may():
 
     for name, total, mine in zip(poisons, sums, honest, strict=True):
         assert np.linalg.norm(total - mine) <= (30 * CLIP if name in LOUD else 0.0), name
-    assert [row["missing_users"] for row in experiment.rows] == [0] * len(LOUD) + [30] * len(MALFORMED)
+    assert [row["missing_users"] for row in experiment.rows] == [0] * len(LOUD) + [30] * len(
+        MALFORMED
+    )
     assert result["metrics"]["mse"] < 100 and experiment.strategy.sums["users"] == 31
 
 
@@ -151,7 +165,9 @@ def test_a_server_survives_strangers_floods_and_thieves_of_names(fleet):
         """One step of the hostile node, and what strangers do meanwhile."""
         villain.listen()
         if step == 1:
-            with Puppet(port, "0", tokens[0]) as twin:  # a second holder of the name, while the first is there
+            with Puppet(
+                port, "0", tokens[0]
+            ) as twin:  # a second holder of the name, while the first is there
                 twin.introduce()
                 assert "connected already" in asked(twin.listen())["refused"]
             with Puppet(port, "0", "not the token, but as long as one") as thief:
@@ -184,7 +200,10 @@ def test_a_server_survives_strangers_floods_and_thieves_of_names(fleet):
             villain = Puppet(port, "0", tokens[0]).enter()
         holder.say(fitted(step, 0 * ONES))
         if step == 7:  # back, alive, and reading nothing
-            eventually(lambda: server.complaints.count("0 has left") == 3, "the end of a connection that reads nothing")
+            eventually(
+                lambda: server.complaints.count("0 has left") == 3,
+                "the end of a connection that reads nothing",
+            )
     assert holder.listen().WhichOneof("msg") == "evaluate_ins"  # so the last answer was heard
     holder.close()
     server.ends(0)
@@ -196,8 +215,13 @@ def test_a_server_survives_strangers_floods_and_thieves_of_names(fleet):
         missing = [int(row["missing_users"]) for row in csv.DictReader(file)]
     assert missing == [0, 0, 0, 20, 0, 20, 20, 20]
     # Whoever sent zeros or nothing moved nothing: the honest node's run, with everybody's noise and divisor.
-    np.testing.assert_array_equal(model_of(folder), reference(*settings, absent=lambda step: {"0", "1"}))
-    assert len(ledger_of(folder)) == 8 and json.loads((folder / "result.json").read_text())["privacy"]["epsilon"] <= 4
+    np.testing.assert_array_equal(
+        model_of(folder), reference(*settings, absent=lambda step: {"0", "1"})
+    )
+    assert (
+        len(ledger_of(folder)) == 8
+        and json.loads((folder / "result.json").read_text())["privacy"]["epsilon"] <= 4
+    )
     assert "Traceback" not in server.complaints and peak(folder) < 1000
 
 

@@ -47,9 +47,22 @@ def client(tmp_path, capsys, monkeypatch):
     (tmp_path / "mine.csv").write_text(CSV)
     monkeypatch.delenv("PRIVFED_TOKEN", raising=False)
 
-    def client(port, *more, token="", user="alice", data="mine.csv", trust=("--insecure",), patience="1"):
+    def client(
+        port, *more, token="", user="alice", data="mine.csv", trust=("--insecure",), patience="1"
+    ):
         monkeypatch.setenv("PRIVFED_TOKEN", token)
-        line = ["--server", f"127.0.0.1:{port}", "--user", user, "--data", data, *trust, "--patience", patience, *more]
+        line = [
+            "--server",
+            f"127.0.0.1:{port}",
+            "--user",
+            user,
+            "--data",
+            data,
+            *trust,
+            "--patience",
+            patience,
+            *more,
+        ]
         code = privfed.commands.client.main(line)
         return code, capsys.readouterr().err
 
@@ -78,10 +91,17 @@ def test_certificates_that_do_not_fit(client, tls):
         theirs = ("--root-certificates", str(tls / "theirs/ca.crt"))
         check(client(port, token=token, trust=theirs), "certificate is not trusted")
         check(client(port, token=token), "unavailable", "--root-certificates")
-        check(client(port, trust=("--root-certificates", "nowhere.crt")), "nowhere.crt", "cannot be read")
+        check(
+            client(port, trust=("--root-certificates", "nowhere.crt")),
+            "nowhere.crt",
+            "cannot be read",
+        )
         check(client(port, trust=("--root-certificates", "mine.csv")), "mine.csv", "not a PEM file")
     with door() as (port, token):
-        check(client(port, token=token, trust=("--root-certificates", str(tls / "ours/ca.crt"))), "does not speak TLS")
+        check(
+            client(port, token=token, trust=("--root-certificates", str(tls / "ours/ca.crt"))),
+            "does not speak TLS",
+        )
 
 
 def test_names_and_tokens(client):
@@ -95,8 +115,15 @@ def test_names_and_tokens(client):
 def test_another_version(client, monkeypatch):
     with door() as (port, token):
         monkeypatch.setattr(privfed.federation.participant, "__version__", "0.0.1")
-        check(client(port, token=token), "the server runs privfed", "this client 0.0.1", "install the same version")
-        with Puppet(port, "alice", token) as old:  # so old that it does not look at the server's version
+        check(
+            client(port, token=token),
+            "the server runs privfed",
+            "this client 0.0.1",
+            "install the same version",
+        )
+        with Puppet(
+            port, "alice", token
+        ) as old:  # so old that it does not look at the server's version
             assert "hello" in asked(old.listen())
             old.say(properties(node="alice", proof=b"", version="0.0.1"))
             refused = asked(old.listen())["refused"]
@@ -125,7 +152,9 @@ def test_data_that_cannot_be_used(client, tmp_path, content, words):
 def test_files_that_are_not_there_or_cannot_be_written(client, tmp_path):
     with door() as (port, token):
         check(client(port, token=token, data="nowhere.csv"), "nowhere.csv", "no such file")
-        check(client(port, "--state", "mine.csv", token=token), "mine.csv", "cannot keep heads there")
+        check(
+            client(port, "--state", "mine.csv", token=token), "mine.csv", "cannot keep heads there"
+        )
         check(client(port, "--state", "mine.csv/deep", token=token), "cannot keep heads there")
         check(client(port, "--test", "1", token=token), "--test=1.0")
 
@@ -147,19 +176,34 @@ def test_a_port_in_use(server):
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         check(server("data.n=20", "rounds=1", "--listen", where), where, "in use")
     check(server("data.n=20", "--listen", "nowhere"), "nowhere", "HOST:PORT")
-    check(server("data.n=20", "--listen", "192.0.2.1:8080"), "192.0.2.1:8080", "cannot listen there")
+    check(
+        server("data.n=20", "--listen", "192.0.2.1:8080"), "192.0.2.1:8080", "cannot listen there"
+    )
 
 
 def test_rosters_that_are_none(server, tmp_path):
     remote = ("data=remote", "data.d=3")
     check(server(*remote), "roster")
     check(server(*remote, "--roster", "nowhere.json"), "nowhere.json", "cannot be read")
-    for content in ("", "[]", "{}", '{"nodes": [{"name": "alice"}]}', '{"nodes": []}', '{"nodes": [1]}', "\xff"):
+    for content in (
+        "",
+        "[]",
+        "{}",
+        '{"nodes": [{"name": "alice"}]}',
+        '{"nodes": []}',
+        '{"nodes": [1]}',
+        "\xff",
+    ):
         (tmp_path / "bad.json").write_text(content, encoding="latin-1")
         check(server(*remote, "--roster", "bad.json"), "roster")
     Roster([Member("alice", 1, new_token())]).save(tmp_path / "roster.json")
     check(server("data.n=7", "--roster", "roster.json"), "data.n=7", "1 users are registered")
-    check(server("data.n=1", "privacy.noise=seeded", "data=remote", "data.d=3", "--roster", "roster.json"), "privacy.noise")
+    check(
+        server(
+            "data.n=1", "privacy.noise=seeded", "data=remote", "data.d=3", "--roster", "roster.json"
+        ),
+        "privacy.noise",
+    )
 
 
 def test_certificates_that_are_not_there(server, tls, tmp_path):
@@ -167,7 +211,10 @@ def test_certificates_that_are_not_there(server, tls, tmp_path):
     for name in ("ca.crt", "server.crt"):
         (tmp_path / name).write_bytes((tls / "ours" / name).read_bytes())
     (tmp_path / "server.key").write_bytes((tls / "theirs/server.key").read_bytes())
-    check(server("data.n=20", "--listen", "127.0.0.1:0", trust=("--certificates", ".")), "certificate and key do not fit")
+    check(
+        server("data.n=20", "--listen", "127.0.0.1:0", trust=("--certificates", ".")),
+        "certificate and key do not fit",
+    )
 
 
 def test_runs_that_cannot_be_resumed_or_published(server, tmp_path):
@@ -181,7 +228,10 @@ def test_the_commands_themselves(fleet):
     """The same as processes: nothing but the line reaches the terminal."""
     nobody = f"127.0.0.1:{free_port()}"
     for module, line in (
-        ("client", ("--server", nobody, "--user", "alice", "--simulate", "--insecure", "--patience", 1)),
+        (
+            "client",
+            ("--server", nobody, "--user", "alice", "--simulate", "--insecure", "--patience", 1),
+        ),
         ("server", ("data=remote", "data.d=3", "--roster", "nowhere.json", "--insecure")),
         ("roster", ("roster.json", "alice=none")),
     ):

@@ -42,7 +42,12 @@ def started(folder, *arguments):
     """A sweep in the background, as soon as two of its runs have released something."""
     line = [sys.executable, "-m", "privfed.run", *arguments]
     process = subprocess.Popen(
-        line, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        line,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     deadline = time.monotonic() + 60
     while len([path for path in folder.glob("o/*/ledger.jsonl") if path.stat().st_size]) < 2:
@@ -55,12 +60,21 @@ def started(folder, *arguments):
 def done(tmp_path_factory):
     """A finished sweep over two epsilons and two seeds, and a run of its own."""
     folder = tmp_path_factory.mktemp("sweep")
-    for line in (["-m", "eps=1,4", "seed=0,1", "out=o"], ["eps=4", "seed=1", "out=alone", "--quiet"]):
+    for line in (
+        ["-m", "eps=1,4", "seed=0,1", "out=o"],
+        ["eps=4", "seed=1", "out=alone", "--quiet"],
+    ):
         done = subprocess.run(
-            [sys.executable, "-m", "privfed.run", *SMALL, *line], cwd=folder, capture_output=True, text=True, timeout=300
+            [sys.executable, "-m", "privfed.run", *SMALL, *line],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
         assert done.returncode == 0, done.stderr
-        (folder / f"{'sweep' if '-m' in line else 'alone'}.txt").write_text(done.stdout + done.stderr)
+        (folder / f"{'sweep' if '-m' in line else 'alone'}.txt").write_text(
+            done.stdout + done.stderr
+        )
     return folder
 
 
@@ -81,13 +95,18 @@ def test_the_summary_has_a_line_a_combination_with_mean_and_spread_over_seeds(do
     errors = [result(done / f"o/eps=4,seed={seed}")["metrics"]["mse"] for seed in (0, 1)]
     assert float(rows[1]["error_mean"]) == pytest.approx(fmean(errors))
     assert float(rows[1]["error_std"]) == pytest.approx(stdev(errors))
-    assert float(rows[0]["epsilon"]) == pytest.approx(1, rel=1e-6) and rows[0]["guarantee"] == "worst-case"
+    assert (
+        float(rows[0]["epsilon"]) == pytest.approx(1, rel=1e-6)
+        and rows[0]["guarantee"] == "worst-case"
+    )
 
 
 def test_progress_is_plain_lines_with_count_and_time_left(done):
     text = (done / "sweep.txt").read_text()
     lines = [line for line in text.splitlines() if " of 4, about " in line]
-    assert len(lines) == 4 and "(4 of 4, about 0 s left)" in lines[-1] and "epsilon spent" in lines[0]
+    assert (
+        len(lines) == 4 and "(4 of 4, about 0 s left)" in lines[-1] and "epsilon spent" in lines[0]
+    )
     assert "\x1b" not in text and "add up" not in text
     assert "mean error" in text and "summary.csv" in text and (done / "o/report.html").exists()
 
@@ -106,7 +125,9 @@ def test_progress_is_plain_lines_with_count_and_time_left(done):
     ],
     ids=lambda value: " ".join(value),
 )
-def test_a_mistake_is_one_line_and_nothing_is_started(arguments, words, tmp_path, monkeypatch, capfd):
+def test_a_mistake_is_one_line_and_nothing_is_started(
+    arguments, words, tmp_path, monkeypatch, capfd
+):
     from privfed.commands.run import main
 
     monkeypatch.chdir(tmp_path)
@@ -130,15 +151,24 @@ def test_a_run_that_fails_is_told_and_the_others_go_on(command, tmp_path):
     assert first.returncode == 1
     failures = first.stderr.strip().splitlines()
     assert len(failures) == 2 and failures[0].startswith("privfed: seed=1: IsADirectoryError")
-    assert "1 of 3 runs failed" in failures[1] and "--resume o" in failures[1] and "Traceback" not in first.stderr
+    assert (
+        "1 of 3 runs failed" in failures[1]
+        and "--resume o" in failures[1]
+        and "Traceback" not in first.stderr
+    )
     assert "IsADirectoryError" in (tmp_path / "o/seed=1/error.txt").read_text()
-    assert len(list((tmp_path / "o").glob("*/result.json"))) == 2 and (tmp_path / "o/summary.csv").exists()
+    assert (
+        len(list((tmp_path / "o").glob("*/result.json"))) == 2
+        and (tmp_path / "o/summary.csv").exists()
+    )
     obstacle.rmdir()
     before = (tmp_path / "o/seed=0/result.json").stat().st_mtime_ns
     again = command("--resume", "o")
     assert again.returncode == 0 and "2 of them done already" in again.stdout, again.stderr
     assert result(tmp_path / "o/seed=1")["seed"] == 1
-    assert (tmp_path / "o/seed=0/result.json").stat().st_mtime_ns == before, "a finished run must be kept"
+    assert (tmp_path / "o/seed=0/result.json").stat().st_mtime_ns == before, (
+        "a finished run must be kept"
+    )
 
 
 def test_a_killed_process_is_replaced_and_its_run_goes_on(tmp_path):
@@ -160,7 +190,9 @@ def test_ctrl_c_stops_all_and_resume_ends_with_the_same_numbers(tmp_path, comman
     assert process.returncode == 1 and len(err.strip().splitlines()) == 1
     assert "interrupted" in err and "--resume o" in err
     assert len(workers) == 2 and not any(Path(f"/proc/{pid}").exists() for pid in workers)
-    assert not (tmp_path / "o/seed=2/ledger.jsonl").exists(), "the third run must not have been started"
+    assert not (tmp_path / "o/seed=2/ledger.jsonl").exists(), (
+        "the third run must not have been started"
+    )
     again = command("--resume", "o", "--quiet")
     assert again.returncode == 0 and again.stdout == "", again.stderr
     assert command(*LONG, "seed=0", "out=alone", "--quiet").returncode == 0
@@ -170,15 +202,35 @@ def test_ctrl_c_stops_all_and_resume_ends_with_the_same_numbers(tmp_path, comman
 
 
 def test_brackets_braces_and_quotes_protect_commas():
-    made = combinations(["data.shape=[1,2]", "a={b:1,c:2}", "d='x,y'", "eps=1,inf", "seed=range(0,3)", "e=[1,2],[3]"])
+    made = combinations(
+        [
+            "data.shape=[1,2]",
+            "a={b:1,c:2}",
+            "d='x,y'",
+            "eps=1,inf",
+            "seed=range(0,3)",
+            "e=[1,2],[3]",
+        ]
+    )
     assert len(made) == 2 * 3 * 2
     assert made[0][0] == {"eps": "1", "seed": "0", "e": "[1,2]"}
-    assert made[0][1] == ["data.shape=[1,2]", "a={b:1,c:2}", "d='x,y'", "eps=1", "seed=0", "e=[1,2]"]
+    assert made[0][1] == [
+        "data.shape=[1,2]",
+        "a={b:1,c:2}",
+        "d='x,y'",
+        "eps=1",
+        "seed=0",
+        "e=[1,2]",
+    ]
 
 
 def test_names_of_runs_are_short_and_never_the_same():
     long = "x" * 300
-    names = list(names_of([{"data.path": "a/b"}, {"data.path": "a-b"}, {"k": long + "1"}, {"k": long + "2"}, {}]))
+    names = list(
+        names_of(
+            [{"data.path": "a/b"}, {"data.path": "a-b"}, {"k": long + "1"}, {"k": long + "2"}, {}]
+        )
+    )
     assert len(set(names)) == 5 and all(len(name) < 140 and "/" not in name for name in names)
     assert names[0] == "data.path=a-b" and names[-1] == "run"
 

@@ -98,7 +98,12 @@ def test_a_page_is_whole_fits_and_can_be_read(browser, pages, name, width, dark)
     drawn = browser.ask(CHARTS)
     assert len(drawn) >= charts
     for chart in drawn:
-        assert chart["width"] > 250 and chart["height"] > 150 and chart["marks"] > 0 and not chart["outside"], chart
+        assert (
+            chart["width"] > 250
+            and chart["height"] > 150
+            and chart["marks"] > 0
+            and not chart["outside"]
+        ), chart
     page = browser.ask("getComputedStyle(document.body).backgroundColor")
     brightness = sum(int(part) for part in page.strip("rgb()").split(","))
     assert brightness < 150 if dark else brightness > 600
@@ -118,7 +123,9 @@ def test_what_is_folded_can_be_reached_and_opened_by_keyboard(browser, pages, na
         if browser.ask("document.querySelectorAll('details[open]').length") == folded:
             break
     assert browser.ask("document.querySelectorAll('details[open]').length") == folded
-    assert browser.ask("getComputedStyle(document.activeElement).outlineStyle") != "none", "the focus must be seen"
+    assert browser.ask("getComputedStyle(document.activeElement).outlineStyle") != "none", (
+        "the focus must be seen"
+    )
 
 
 def test_runs_are_linked_from_their_comparison(browser, pages):

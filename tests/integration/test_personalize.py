@@ -38,7 +38,11 @@ def personalize(tmp_path, monkeypatch, capsys):
 
 
 def of(lines, *users, without=()):
-    return [{key: value for key, value in line.items() if key not in without} for line in lines if line["user"] in users]
+    return [
+        {key: value for key, value in line.items() if key not in without}
+        for line in lines
+        if line["user"] in users
+    ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -48,14 +52,22 @@ def test_rows_of_another_file(runs, kind, personalize, tmp_path):
     new[0]["city"], new[1]["age"] = "Atlantis", ""
     write_lines(tmp_path / "mine.csv", mine)
     write_lines(tmp_path / "new.csv", new)
-    code, out, _ = personalize(run, "--data", "mine.csv", "--predict", "new.csv", "--head", "head.npz")
+    code, out, _ = personalize(
+        run, "--data", "mine.csv", "--predict", "new.csv", "--head", "head.npz"
+    )
     assert code == 0 and f"mine.csv: {len(mine)} rows with a target, of 1 user" in out
-    assert ("mean squared error" if kind == "number" else "wrong answers") in out and "by the global model alone" in out
+    assert (
+        "mean squared error" if kind == "number" else "wrong answers"
+    ) in out and "by the global model alone" in out
     model = privfed.load(run).personalize(*columns(mine))
     told = read_lines(tmp_path / "predictions.csv")
-    assert [row["row"] for row in told] == [str(i + 1) for i in range(len(new))] and "user" not in told[0]
+    assert [row["row"] for row in told] == [
+        str(i + 1) for i in range(len(new))
+    ] and "user" not in told[0]
     assert {row["basis"] for row in told} == {"personal"}
-    expected = model.predict({name: [line[name] for line in new] for name in ("age", "size", "city")})
+    expected = model.predict(
+        {name: [line[name] for line in new] for name in ("age", "size", "city")}
+    )
     if kind == "number":
         np.testing.assert_allclose([float(row["prediction"]) for row in told], expected, rtol=1e-8)
     else:
@@ -74,14 +86,22 @@ def test_rows_without_a_target_users_and_strangers(runs, personalize, tmp_path):
     write_lines(tmp_path / "mine.csv", some)
     code, out, _ = personalize(run, "--data", "mine.csv", "--out", "told.csv")
     told = read_lines(tmp_path / "told.csv")
-    assert code == 0 and "of 2 users" in out and "3 predictions for mine.csv, 1 by the global model" in out
+    assert (
+        code == 0
+        and "of 2 users" in out
+        and "3 predictions for mine.csv, 1 by the global model" in out
+    )
     assert [(row["row"], row["user"]) for row in told] == [("1", "u0"), ("5", "u1"), ("13", "u2")]
     assert [row["basis"] for row in told] == ["global", "personal", "personal"]
-    u1 = privfed.load(run).personalize(*columns([line for line in of(some, "u1") if line["target"]]))
+    u1 = privfed.load(run).personalize(
+        *columns([line for line in of(some, "u1") if line["target"]])
+    )
     assert float(told[1]["prediction"]) == pytest.approx(u1.predict(columns([some[4]])[0])[0])
     code, _, _ = personalize(run, "--data", "mine.csv", "--user", "u1", "--out", "one.csv")
     assert code == 0 and read_lines(tmp_path / "one.csv") == [told[1]]
-    code, _, _ = personalize(run, "--data", "mine.csv", "--predict", "mine.csv", "--user", "u2", "--out", "one.csv")
+    code, _, _ = personalize(
+        run, "--data", "mine.csv", "--predict", "mine.csv", "--user", "u2", "--out", "one.csv"
+    )
     assert code == 0 and {row["user"] for row in read_lines(tmp_path / "one.csv")} == {"u2"}
 
 
@@ -130,11 +150,17 @@ def test_linear_runs(personalize, tmp_path):
     write_lines(tmp_path / "few.csv", [row for row in rows if row["user"] == "u0"][:2])
     assert "too few rows to judge" in personalize(run, "--data", "few.csv", "--target", "y")[1]
     write_lines(tmp_path / "few.csv", [{"a": "1", "y": "2"}])
-    assert "has 1 columns beside 'user' and 'y'; the model takes 3" in personalize(run, "--data", "few.csv", "--target", "y")[2]
+    assert (
+        "has 1 columns beside 'user' and 'y'; the model takes 3"
+        in personalize(run, "--data", "few.csv", "--target", "y")[2]
+    )
     write_lines(tmp_path / "few.csv", [rows[0] | {"y": ""}])
     assert "no row has a target" in personalize(run, "--data", "few.csv", "--target", "y")[2]
     write_lines(tmp_path / "few.csv", [rows[0] | {"a": ""}])
-    assert "line 2, column 'a': is missing" in personalize(run, "--data", "few.csv", "--target", "y")[2]
+    assert (
+        "line 2, column 'a': is missing"
+        in personalize(run, "--data", "few.csv", "--target", "y")[2]
+    )
 
 
 def test_mistakes(runs, personalize, tmp_path):
@@ -180,7 +206,10 @@ def test_full_disk_leaves_no_half_of_a_file(runs, personalize, tmp_path, monkeyp
 
     monkeypatch.setattr(atomic_files.os, "fsync", full)
     code, _, err = personalize(run, "--data", "mine.csv")
-    assert code == 1 and err == "privfed: --out predictions.csv: cannot write there (No space left on device)\n"
+    assert (
+        code == 1
+        and err == "privfed: --out predictions.csv: cannot write there (No space left on device)\n"
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["mine.csv"]
 
 
@@ -193,6 +222,8 @@ def test_as_a_process(runs, tmp_path):
         return subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, timeout=60)
 
     done = personalize("--model", run, "--data", "mine.csv")
-    assert done.returncode == 0 and not done.stderr and "predictions.csv: 9 predictions" in done.stdout
+    assert (
+        done.returncode == 0 and not done.stderr and "predictions.csv: 9 predictions" in done.stdout
+    )
     wrong = personalize("--data", "mine.csv")
     assert wrong.returncode == 2 and wrong.stderr.count("\n") == 1 and "--model" in wrong.stderr

@@ -83,15 +83,28 @@ def ray(folder):
     (folder / "mine/algo").mkdir(parents=True)
     (folder / "mine/trouble.py").write_text(TROUBLE)
     ours = compose(["algo=fedrep"]).algo
-    client = {**ours.client, "_target_": "trouble.TroubleClient", "trouble": "none", "folder": str(folder)}
+    client = {
+        **ours.client,
+        "_target_": "trouble.TroubleClient",
+        "trouble": "none",
+        "folder": str(folder),
+    }
     strategy = {**ours.strategy, "rounds": "${rounds}"}
-    facts = {"name": "trouble", "guarantee": "worst-case", "rounds": 6, "strategy": strategy, "client": client}
+    facts = {
+        "name": "trouble",
+        "guarantee": "worst-case",
+        "rounds": 6,
+        "strategy": strategy,
+        "client": client,
+    }
     (folder / "mine/algo/trouble.yaml").write_text(json.dumps(facts))
 
     def run(*arguments, code="import sys; from privfed.commands.run import main; sys.exit(main())"):
         line = [sys.executable, "-c", code, "runtime=ray", *arguments]
         environment = {**os.environ, "RAY_TMPDIR": str(folder)}
-        return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=180, env=environment)
+        return subprocess.run(
+            line, cwd=folder, capture_output=True, text=True, timeout=180, env=environment
+        )
 
     return run
 
@@ -100,10 +113,28 @@ def ray(folder):
 def address(folder):
     """A cluster that somebody else has started: four logical cores, on loopback."""
     port = free_port()
-    line = [str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", "--disable-usage-stats", "--num-cpus=4"]
-    line += [f"--port={port}", f"--ray-client-server-port={free_port()}", "--node-ip-address=127.0.0.1"]
-    line += ["--include-dashboard=false", f"--temp-dir={folder / 'c'}", f"--object-store-memory={80 * 2**20}"]
-    with (folder / "cluster.log").open("w") as log, subprocess.Popen(line, stdout=log, stderr=log) as cluster:
+    line = [
+        str(Path(sys.executable).parent / "ray"),
+        "start",
+        "--head",
+        "--block",
+        "--disable-usage-stats",
+        "--num-cpus=4",
+    ]
+    line += [
+        f"--port={port}",
+        f"--ray-client-server-port={free_port()}",
+        "--node-ip-address=127.0.0.1",
+    ]
+    line += [
+        "--include-dashboard=false",
+        f"--temp-dir={folder / 'c'}",
+        f"--object-store-memory={80 * 2**20}",
+    ]
+    with (
+        (folder / "cluster.log").open("w") as log,
+        subprocess.Popen(line, stdout=log, stderr=log) as cluster,
+    ):
         while "Ray runtime started" not in (folder / "cluster.log").read_text():
             assert cluster.poll() is None, (folder / "cluster.log").read_text()
             time.sleep(0.1)
@@ -124,7 +155,9 @@ def missing(path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("algo", "nodes"), [("fedrep", 2), ("altmin", None)])
-def test_the_same_model_as_in_one_process_and_nothing_else_on_the_console(ray, folder, address, algo, nodes):
+def test_the_same_model_as_in_one_process_and_nothing_else_on_the_console(
+    ray, folder, address, algo, nodes
+):
     given = () if nodes is None else (f"runtime.nodes={nodes}",)
     done = ray(*SIZE, f"algo={algo}", f"runtime.address={address}", *given, f"out={algo}")
     assert done.returncode == 0 and done.stderr == "", done.stderr
@@ -140,7 +173,15 @@ def test_the_same_model_as_in_one_process_and_nothing_else_on_the_console(ray, f
 
 @pytest.mark.slow
 def test_a_ray_of_our_own_an_algorithm_of_one_s_own_and_data_made_once_in_each_process(ray, folder):
-    line = ("--config-dir", "mine", "algo=trouble", *SIZE, "runtime.cpus=0.5", "runtime.nodes=2", "out=own")
+    line = (
+        "--config-dir",
+        "mine",
+        "algo=trouble",
+        *SIZE,
+        "runtime.cpus=0.5",
+        "runtime.nodes=2",
+        "out=own",
+    )
     large = "import sys; from privfed.runtimes import ray; ray.INLINE_BYTES = 0; from privfed.commands.run import main; sys.exit(main())"
     done = ray(*line, code=large)  # as with large models: parameters through the object store
     assert done.returncode == 0 and done.stderr == "", done.stderr
@@ -157,7 +198,14 @@ def test_a_ray_of_our_own_an_algorithm_of_one_s_own_and_data_made_once_in_each_p
 @pytest.mark.parametrize("trouble", ["kill", "hang"])
 def test_a_lost_process_counts_as_zero_and_comes_back(ray, folder, address, trouble):
     patience = "runtime.round_timeout=60" if trouble == "kill" else "runtime.round_timeout=8"
-    line = ["--config-dir", "mine", "algo=trouble", f"algo.client.trouble={trouble}", *SIZE, f"runtime.address={address}"]
+    line = [
+        "--config-dir",
+        "mine",
+        "algo=trouble",
+        f"algo.client.trouble={trouble}",
+        *SIZE,
+        f"runtime.address={address}",
+    ]
     done = ray(*line, "rounds=60", "runtime.nodes=2", patience, f"out={trouble}")
     assert done.returncode == 0 and done.stderr == "", done.stderr
     lost = missing(folder / trouble)
@@ -166,8 +214,17 @@ def test_a_lost_process_counts_as_zero_and_comes_back(ray, folder, address, trou
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("trouble", "code"), [("setting", 2), ("bug", 1)])
-def test_a_mistake_in_a_client_stops_the_run_which_can_be_resumed(ray, folder, address, trouble, code):
-    line = ["--config-dir", "mine", "algo=trouble", f"algo.client.trouble={trouble}", *SIZE, f"runtime.address={address}"]
+def test_a_mistake_in_a_client_stops_the_run_which_can_be_resumed(
+    ray, folder, address, trouble, code
+):
+    line = [
+        "--config-dir",
+        "mine",
+        "algo=trouble",
+        f"algo.client.trouble={trouble}",
+        *SIZE,
+        f"runtime.address={address}",
+    ]
     done = ray(*line, "runtime.nodes=2", f"out={trouble}", "--quiet")
     assert done.returncode == code
     if trouble == "bug":
@@ -184,7 +241,10 @@ def test_a_mistake_in_a_client_stops_the_run_which_can_be_resumed(ray, folder, a
 
 @pytest.mark.slow
 def test_what_the_cluster_cannot_hold_is_said_at_once(ray, address):
-    for given, words in (("runtime.nodes=5", "runtime.nodes=5"), ("runtime.gpus=0.5", "runtime.gpus=0.5")):
+    for given, words in (
+        ("runtime.nodes=5", "runtime.nodes=5"),
+        ("runtime.gpus=0.5", "runtime.gpus=0.5"),
+    ):
         done = ray(*SIZE, f"runtime.address={address}", given)
         assert done.returncode == 2 and "has room for" in done.stderr and words in done.stderr
         assert len(done.stderr.splitlines()) == 1
@@ -208,8 +268,15 @@ def test_an_address_where_nobody_answers_is_one_clear_line(ray):
 def test_without_ray_one_is_told_how_to_install_it_and_plans_do_not_load_it(ray):
     code = "import sys; sys.modules['ray'] = None; from privfed.commands.run import main; sys.exit(main())"
     done = ray(code=code)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "pip install 'privfed[ray]'" in done.stderr
-    done = ray("--plan", code="import sys; from privfed.commands.run import main; main(); sys.exit('ray' in sys.modules)")
+    assert (
+        done.returncode == 2
+        and done.stderr.count("\n") == 1
+        and "pip install 'privfed[ray]'" in done.stderr
+    )
+    done = ray(
+        "--plan",
+        code="import sys; from privfed.commands.run import main; main(); sys.exit('ray' in sys.modules)",
+    )
     assert done.returncode == 0 and "nothing was released" in done.stdout, done.stderr
 
 
@@ -232,7 +299,9 @@ def test_a_ray_of_our_own_listens_on_loopback_only(ray):
         ("runtime.verbose=perhaps", "true or false"),
     ],
 )
-def test_bad_settings_are_refused_before_ray_is_loaded(override, words, tmp_path, monkeypatch, capfd):
+def test_bad_settings_are_refused_before_ray_is_loaded(
+    override, words, tmp_path, monkeypatch, capfd
+):
     from privfed.commands.run import main
 
     monkeypatch.chdir(tmp_path)

@@ -77,12 +77,16 @@ def test_cohorts_are_spread_over_raylets_and_the_numbers_are_those_of_one_proces
     assert all(len(each) == 3 and min(each) > 0 and sum(each) == NODES for each in run["cohorts"])
     assert run["missing"] == [0] * (ROUNDS + 1)
     np.testing.assert_allclose(run["U"], alone.model["U"], rtol=1e-8, atol=1e-10)
-    assert run["result"]["metrics"]["mse"] == pytest.approx(alone.result["metrics"]["mse"], rel=1e-8)
+    assert run["result"]["metrics"]["mse"] == pytest.approx(
+        alone.result["metrics"]["mse"], rel=1e-8
+    )
     assert "notes" not in run["result"]
 
 
 @pytest.mark.slow
-def test_a_lost_raylet_costs_its_users_contributions_until_others_have_taken_its_cohorts(found, alone):
+def test_a_lost_raylet_costs_its_users_contributions_until_others_have_taken_its_cohorts(
+    found, alone
+):
     run, victim = found["kill"], found["kill"]["victim"]
     missing, lost = run["missing"], run["cohorts"][0][victim]
     assert victim > 0 and lost > 0 and sum(run["cohorts"][0]) == NODES

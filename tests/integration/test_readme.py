@@ -12,8 +12,14 @@ import pytest
 from conftest import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = [line.split("#")[0].split() for line in re.findall(r"^    python -m privfed\.run(.*)$", README, re.M)]
-AUDITS = [line.split("#")[0].split() for line in re.findall(r"^    python -m privfed\.audit(.*)$", README, re.M)]
+COMMANDS = [
+    line.split("#")[0].split()
+    for line in re.findall(r"^    python -m privfed\.run(.*)$", README, re.M)
+]
+AUDITS = [
+    line.split("#")[0].split()
+    for line in re.findall(r"^    python -m privfed\.audit(.*)$", README, re.M)
+]
 
 
 def blocks(language):
@@ -41,7 +47,9 @@ def test_commands_run_as_written(command, own_algorithm, arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [*AUDITS, ["--config-dir", "mine", "algo=shared_model"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [*AUDITS, ["--config-dir", "mine", "algo=shared_model"]], ids=" ".join
+)
 def test_audits_run_as_written_but_shorter(own_algorithm, monkeypatch, arguments):
     monkeypatch.chdir(own_algorithm)
     line = [sys.executable, "-m", "privfed.audit", *arguments, "--repetitions", "60"]
@@ -56,19 +64,42 @@ def test_commands_were_found():
 
 def test_an_algorithm_from_outside_gets_privacy_ledger_and_report(command, own_algorithm):
     for nodes in (1, 50):
-        line = ["--config-dir", "mine", "algo=shared_model", "eps=1", "data.n=50", f"runtime.nodes={nodes}", f"out={nodes}"]
+        line = [
+            "--config-dir",
+            "mine",
+            "algo=shared_model",
+            "eps=1",
+            "data.n=50",
+            f"runtime.nodes={nodes}",
+            f"out={nodes}",
+        ]
         done = command(*line, "--quiet")
         assert done.returncode == 0, done.stderr
-    results = [json.loads((own_algorithm / f"{nodes}/result.json").read_text()) for nodes in (1, 50)]
+    results = [
+        json.loads((own_algorithm / f"{nodes}/result.json").read_text()) for nodes in (1, 50)
+    ]
     assert results[0]["metrics"] == pytest.approx(results[1]["metrics"], rel=1e-8)
     assert results[0]["privacy"]["releases"] == 10 and 0.99 <= results[0]["privacy"]["epsilon"] <= 1
     assert "dist" not in results[0]["metrics"]
 
 
 def replayed(folder):
-    line = ["--config-dir", "mine", "algo=shared_model", "rounds=2", "data.d=5", "data.m=6", "--tries", "60"]
+    line = [
+        "--config-dir",
+        "mine",
+        "algo=shared_model",
+        "rounds=2",
+        "data.d=5",
+        "data.m=6",
+        "--tries",
+        "60",
+    ]
     return subprocess.run(
-        [sys.executable, "-m", "privfed", "replay", *line], cwd=folder, capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", "privfed", "replay", *line],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
 
 
@@ -105,13 +136,17 @@ def test_a_leak_in_an_algorithm_from_outside_is_found(own_algorithm, words):
 
 def test_python_example(tmp_path):
     code = next(text for text in blocks("python") if "Experiment" in text)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path
+    )
     assert done.returncode == 0 and "(50, 2)" in done.stdout, done.stderr
 
 
 def test_personal_python_example(own_algorithm):
     code = next(text for text in blocks("python") if "personalize" in text)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=own_algorithm)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=own_algorithm
+    )
     assert done.returncode == 0, done.stderr
     own = [float(number) for number in done.stdout.split("]")[0].strip("[ ").split()]
     assert own[0] > 7 and own[1] < 5, "the newcomer likes it dark"
@@ -135,7 +170,9 @@ def test_make_targets_and_ci_are_what_the_readme_says():
 
 def test_the_shown_output_is_what_the_command_prints(command):
     """Steps and errors line by line; times, speed, memory and the folder's name differ from run to run."""
-    shown = [line for line in blocks("text")[0].splitlines() if "epsilon spent" in line or "│" in line]
+    shown = [
+        line for line in blocks("text")[0].splitlines() if "epsilon spent" in line or "│" in line
+    ]
     printed = command("algo=fedrep", "eps=1").stdout.splitlines()
     assert len(shown) >= 6
     assert [line for line in printed if line in shown] == shown

@@ -17,7 +17,10 @@ def run(*overrides):
     return Experiment(compose([*SMALL, *overrides])).run()
 
 
-@pytest.mark.parametrize("more", [(), ("algo.clip=0.3", "init.clip=5"), ("algo.calibration=paper",), ("eps=inf", "data.m=3")])
+@pytest.mark.parametrize(
+    "more",
+    [(), ("algo.clip=0.3", "init.clip=5"), ("algo.calibration=paper",), ("eps=inf", "data.m=3")],
+)
 def test_same_numbers_for_one_and_seven_nodes(more):
     a, b = (run(f"runtime.nodes={nodes}", "rounds=8", *more) for nodes in (1, 7))
     assert list(a.model) == ["U", "S", "V"]
@@ -50,7 +53,9 @@ def test_the_matrix_is_found_within_the_budget(more, most):
     assert outcome.result["privacy"]["epsilon"] <= outcome.result["privacy"]["target_epsilon"]
 
 
-@pytest.mark.parametrize("shape", [("data.n=1",), ("data.d1=1", "data.d2=1", "data.r=1"), ("data.r=6",), ("model.k=1",)])
+@pytest.mark.parametrize(
+    "shape", [("data.n=1",), ("data.d1=1", "data.d2=1", "data.r=1"), ("data.r=6",), ("model.k=1",)]
+)
 def test_smallest_and_squarest_problems(shape):
     for more in ((), ("algo.calibration=paper",)):
         assert np.isfinite(run("rounds=3", *shape, *more).result["metrics"]["frobenius"])
@@ -58,10 +63,16 @@ def test_smallest_and_squarest_problems(shape):
 
 def test_the_guarantee_is_told_in_words():
     paper = guarantee_in_words(run("algo.calibration=paper", "rounds=2").result)
-    assert "This holds under the Gaussian design assumption." in paper and "whatever the data" not in paper
+    assert (
+        "This holds under the Gaussian design assumption." in paper
+        and "whatever the data" not in paper
+    )
     weak = guarantee_in_words(run("neighbouring=weak", "rounds=2").result)
     assert "replacing the targets of one user by any others" in weak and "whatever the data" in weak
-    assert run("algo.calibration=paper", "eps=inf", "rounds=2").result["privacy"]["guarantee"] == "none"
+    assert (
+        run("algo.calibration=paper", "eps=inf", "rounds=2").result["privacy"]["guarantee"]
+        == "none"
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,11 +88,17 @@ def test_the_guarantee_is_told_in_words():
         (("init=spectral",), ("init: ", "U, S, V")),
         (("init=random",), ("init: ", "U, S, V")),
         (("data=synthetic",), ("data", "data=trace")),
-        (("algo.calibration=paper", "neighbouring=add-remove"), ("neighbouring=add-remove", "weak")),
+        (
+            ("algo.calibration=paper", "neighbouring=add-remove"),
+            ("neighbouring=add-remove", "weak"),
+        ),
         (("algo.calibration=paper", "privacy.clip=auto"), ("privacy.clip=auto", "clips nothing")),
         (("algo.calibration=paper", "algo.C3=0"), ("algo.C3=0", "positive")),
         (("algo.calibration=paper", "algo.sigma_r=0"), ("algo.sigma_r=0", "positive")),
-        (("algo.calibration=paper", "neighbouring=weak", "data.sigma=0"), ("algo.sigma_xi=0", "label noise")),
+        (
+            ("algo.calibration=paper", "neighbouring=weak", "data.sigma=0"),
+            ("algo.sigma_xi=0", "label noise"),
+        ),
     ],
     ids=lambda value: " ".join(value),
 )
@@ -103,6 +120,9 @@ def test_weak_privacy_is_for_this_algorithm_only(algo, capfd):
 @pytest.mark.parametrize(("n", "seeds", "most"), [(20000, 3, 0.011), (80000, 1, 0.0048)])
 def test_the_papers_problem_is_solved_within_the_budget(n, seeds, most):
     """Mean Frobenius error at eps=1, d1=d2=20, r=2; statistical floor .0062 and .0031."""
-    results = [Experiment(compose(["algo=rgrad", f"data.n={n}", f"seed={seed}"])).run().result for seed in range(seeds)]
+    results = [
+        Experiment(compose(["algo=rgrad", f"data.n={n}", f"seed={seed}"])).run().result
+        for seed in range(seeds)
+    ]
     assert np.mean([result["metrics"]["frobenius"] for result in results]) <= most
     assert all(0.99 <= result["privacy"]["epsilon"] <= 1 for result in results)

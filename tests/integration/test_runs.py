@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 
-@pytest.mark.parametrize("more", [(), ("algo.estimator=two-batches", "algo.train=s0", "algo.heads=s1"), ("privacy.clip=auto",)])
+@pytest.mark.parametrize(
+    "more",
+    [(), ("algo.estimator=two-batches", "algo.train=s0", "algo.heads=s1"), ("privacy.clip=auto",)],
+)
 def test_same_numbers_for_one_three_and_n_nodes(run, more):
     models, metrics = [], []
     for nodes in (1, 3, 300):
@@ -20,14 +23,22 @@ def test_same_numbers_for_one_three_and_n_nodes(run, more):
         assert metric == pytest.approx(metrics[0], rel=1e-8)
 
 
-@pytest.mark.parametrize("shape", [("data.m=2", "seed=11"), ("data.m=3", "data.k=3"), ("data.m=3", "data.R=0")])
+@pytest.mark.parametrize(
+    "shape", [("data.m=2", "seed=11"), ("data.m=3", "data.k=3"), ("data.m=3", "data.R=0")]
+)
 def test_users_with_hardly_enough_examples_give_the_same_numbers_too(run, shape):
-    a, b = (run("data.n=40", f"runtime.nodes={nodes}", "rounds=5", *shape).model["U"] for nodes in (1, 40))
+    a, b = (
+        run("data.n=40", f"runtime.nodes={nodes}", "rounds=5", *shape).model["U"]
+        for nodes in (1, 40)
+    )
     np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-9)
 
 
 def test_nodes_may_cut_through_public_blocks(run):
-    a, b = (run("data.n=2500", f"runtime.nodes={nodes}", "algo.estimator=two-batches").model["U"] for nodes in (1, 7))
+    a, b = (
+        run("data.n=2500", f"runtime.nodes={nodes}", "algo.estimator=two-batches").model["U"]
+        for nodes in (1, 7)
+    )
     np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
 
 
@@ -54,9 +65,12 @@ def test_realised_epsilon_is_the_target_and_never_above(run, neighbouring, more)
 def test_the_cost_is_told_under_both_relations(run):
     """Replacing a user is a removal and an addition: twice the sensitivity."""
     strict, loose = (
-        run(f"neighbouring={r}").result["privacy"]["epsilon_by_neighbouring"] for r in ("replace-one", "add-remove")
+        run(f"neighbouring={r}").result["privacy"]["epsilon_by_neighbouring"]
+        for r in ("replace-one", "add-remove")
     )
-    assert strict["replace-one"] == pytest.approx(1, rel=1e-6) and loose["add-remove"] == pytest.approx(1, rel=1e-6)
+    assert strict["replace-one"] == pytest.approx(1, rel=1e-6) and loose[
+        "add-remove"
+    ] == pytest.approx(1, rel=1e-6)
     assert strict["add-remove"] < 0.5 and loose["replace-one"] > 2
 
 
@@ -79,13 +93,28 @@ def test_nothing_released_is_a_guarantee_even_without_a_budget(run):
 
 
 def test_baselines(run):
-    alone, oracle, learnt = run("algo=standalone"), run("algo=oracle"), run("eps=inf", "data.n=2000", "rounds=30")
-    assert alone.model == {} and alone.result["privacy"]["releases"] == 0 and alone.result["privacy"]["epsilon"] == 0
-    assert alone.result["metrics"]["mse"] == pytest.approx(alone.result["metrics"]["mse_standalone"])
+    alone, oracle, learnt = (
+        run("algo=standalone"),
+        run("algo=oracle"),
+        run("eps=inf", "data.n=2000", "rounds=30"),
+    )
+    assert (
+        alone.model == {}
+        and alone.result["privacy"]["releases"] == 0
+        and alone.result["privacy"]["epsilon"] == 0
+    )
+    assert alone.result["metrics"]["mse"] == pytest.approx(
+        alone.result["metrics"]["mse_standalone"]
+    )
     assert oracle.result["metrics"]["excess"] == pytest.approx(0, abs=1e-15)
-    assert oracle.result["privacy"]["guarantee"] == "none" and oracle.result["privacy"]["epsilon"] == float("inf")
+    assert oracle.result["privacy"]["guarantee"] == "none" and oracle.result["privacy"][
+        "epsilon"
+    ] == float("inf")
     assert learnt.result["metrics"]["mse"] < 1.1 * learnt.result["metrics"]["mse_oracle"]
-    assert run("algo=standalone", "algo.ridge=1.0").result["metrics"]["mse"] != alone.result["metrics"]["mse"]
+    assert (
+        run("algo=standalone", "algo.ridge=1.0").result["metrics"]["mse"]
+        != alone.result["metrics"]["mse"]
+    )
 
 
 def test_heads_on_the_second_half_only(run):
@@ -97,14 +126,18 @@ def test_random_start_costs_nothing(run):
     assert run("init=random").result["privacy"]["releases"] == 3
 
 
-@pytest.mark.parametrize("shape", [("data.m=2",), ("data.n=1",), ("data.d=1", "data.k=1"), ("data.k=8",)])
+@pytest.mark.parametrize(
+    "shape", [("data.m=2",), ("data.n=1",), ("data.d=1", "data.k=1"), ("data.k=8",)]
+)
 def test_smallest_and_squarest_problems(run, shape):
     assert np.isfinite(run(*shape).result["metrics"]["mse"])
 
 
 @pytest.mark.parametrize("features", ["rademacher", "uniform", "mixed"])
 def test_other_features_learn_as_well(run, features):
-    metrics = run(f"data.features={features}", "data.n=4000", "data.d=20", "data.m=10", "rounds=30", "eps=8").result["metrics"]
+    metrics = run(
+        f"data.features={features}", "data.n=4000", "data.d=20", "data.m=10", "rounds=30", "eps=8"
+    ).result["metrics"]
     assert metrics["mse"] < 2 * metrics["mse_oracle"] < 0.1 * metrics["mse_standalone"]
 
 
@@ -116,7 +149,11 @@ def test_auto_clip_norms_work_at_any_scale_of_the_data(experiment):
 
         def scaled(*key, original=original, scale=scale):
             users = original(*key)
-            return replace(users, y=scale * users.y, truth=replace(users.truth, V_star=scale * users.truth.V_star))
+            return replace(
+                users,
+                y=scale * users.y,
+                truth=replace(users.truth, V_star=scale * users.truth.V_star),
+            )
 
         made.data._users = scaled
         metrics = made.run().result["metrics"]
@@ -140,6 +177,10 @@ def test_the_papers_problem_is_solved_within_the_budget(eps, more, most):
     from privfed.config.composition import compose
     from privfed.experiment.wiring import Experiment
 
-    results = [Experiment(compose([f"eps={eps}", f"seed={seed}", *more])).run().result for seed in range(5)]
+    results = [
+        Experiment(compose([f"eps={eps}", f"seed={seed}", *more])).run().result for seed in range(5)
+    ]
     assert np.mean([result["metrics"]["mse"] for result in results]) <= most
-    assert all(0.99 * float(eps) <= result["privacy"]["epsilon"] <= float(eps) for result in results)
+    assert all(
+        0.99 * float(eps) <= result["privacy"]["epsilon"] <= float(eps) for result in results
+    )

@@ -32,8 +32,19 @@ PROBLEM = ("data.n=200", "data.m=10")
 def whole_run(tmp_path_factory):
     """The command in the background; whoever needs its end waits for it."""
     folder = tmp_path_factory.mktemp("whole")
-    line = [sys.executable, "-m", "privfed.run", "runtime=superlink", "runtime.nodes=2", *PROBLEM, "rounds=6", "out=run"]
-    process = subprocess.Popen(line, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    line = [
+        sys.executable,
+        "-m",
+        "privfed.run",
+        "runtime=superlink",
+        "runtime.nodes=2",
+        *PROBLEM,
+        "rounds=6",
+        "out=run",
+    ]
+    process = subprocess.Popen(
+        line, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     yield process, folder / "run"
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
@@ -56,7 +67,12 @@ class Shared:
     def run(self, folder, *overrides, resume=False, on_step=lambda row: None):
         """One run of the app, as `flwr run` starts it."""
         roster = str(self.home / "roster.json")
-        config = {"overrides": " ".join(overrides), "out": str(folder), "roster": roster, "resume": resume}
+        config = {
+            "overrides": " ".join(overrides),
+            "out": str(folder),
+            "roster": roster,
+            "resume": resume,
+        }
         follow(self.federation, self.federation.run(config), folder, on_step)
         return folder
 
@@ -81,8 +97,16 @@ def agrees(folder, *overrides):
             np.testing.assert_allclose(found[name], expected[name], rtol=1e-8, atol=1e-12)
 
 
-def test_a_killed_node_stops_the_run_below_the_quorum_and_it_resumes_to_the_same_numbers(shared, tmp_path):
-    settings = (*PROBLEM, "rounds=1", "runtime.quorum=0.9", "runtime.round_timeout=40", "runtime.rejoin_timeout=1")
+def test_a_killed_node_stops_the_run_below_the_quorum_and_it_resumes_to_the_same_numbers(
+    shared, tmp_path
+):
+    settings = (
+        *PROBLEM,
+        "rounds=1",
+        "runtime.quorum=0.9",
+        "runtime.round_timeout=40",
+        "runtime.rejoin_timeout=1",
+    )
 
     killed = []
 
@@ -105,7 +129,14 @@ def test_an_untrusted_server_and_an_unknown_key_are_one_line(shared, tmp_path):
     make_node_key(tmp_path / "stranger.key")
 
     def node(authority):
-        line = [sys.executable, "-m", "privfed", "supernode", "--superlink", shared.federation.address]
+        line = [
+            sys.executable,
+            "-m",
+            "privfed",
+            "supernode",
+            "--superlink",
+            shared.federation.address,
+        ]
         line += ["--root-certificates", str(authority), "--key", str(tmp_path / "stranger.key")]
         line += ["--user", "0", "--simulate", "--patience", "5"]
         line += ["--token-file", str(shared.home / "tokens" / "0.token")]
@@ -114,7 +145,10 @@ def test_an_untrusted_server_and_an_unknown_key_are_one_line(shared, tmp_path):
     with ThreadPoolExecutor(2) as pool:
         untrusted = pool.submit(node, tmp_path / "other" / "ca.crt")
         unknown = pool.submit(node, shared.home / "tls" / "ca.crt")
-    for done, words in ((untrusted, "not trusted"), (unknown, "does not take this node's key: it is not registered")):
+    for done, words in (
+        (untrusted, "not trusted"),
+        (unknown, "does not take this node's key: it is not registered"),
+    ):
         assert done.result().returncode == 2, done.result()
         assert words in done.result().stderr and done.result().stderr.count("\n") == 1
 
@@ -142,7 +176,9 @@ def test_the_command_agrees_with_one_process_and_leaves_nothing_running(whole_ru
 
 def test_ctrl_c_ends_every_process(tmp_path):
     line = [sys.executable, "-m", "privfed.run", "runtime=superlink", *PROBLEM, "out=run"]
-    process = subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        line, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
     try:
         deadline = time.monotonic() + 60
         while not (started := descendants(process.pid)) and time.monotonic() < deadline:

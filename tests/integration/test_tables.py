@@ -40,10 +40,15 @@ def test_where_users_share_a_representation_personal_models_win(done, tmp_path):
     result = done(shared_table(tmp_path / "t.csv", n=800), "eps=8")
     metrics, judged = result["metrics"], result["judged"]
     assert set(metrics) == {f"mse{end}" for end in METRICS}
-    own, alone, one, offset = (metrics[f"mse{end}"] for end in ("", "_standalone", "_global", "_offset"))
+    own, alone, one, offset = (
+        metrics[f"mse{end}"] for end in ("", "_standalone", "_global", "_offset")
+    )
     assert own < 0.6 * alone and own < 0.3 * min(one, offset)
     assert 0 < judged["users"] < result["n_users"] == 800 and judged["rows"] > judged["users"]
-    assert result["privacy"]["guarantee"].startswith("under the assumption") and result["privacy"]["noise"] == "seeded"
+    assert (
+        result["privacy"]["guarantee"].startswith("under the assumption")
+        and result["privacy"]["noise"] == "seeded"
+    )
     assert 7.99 < result["privacy"]["epsilon"] <= 8 and result["rounds"] == 10
     assert any("2 shared directions" in note for note in result["notes"])
     folder = tmp_path / "run"
@@ -59,14 +64,18 @@ def test_labels(done, tmp_path, kind):
     metrics = result["metrics"]
     assert set(metrics) == {f"risk{end}" for end in METRICS} | {"accuracy"}
     assert metrics["accuracy"] == pytest.approx(1 - metrics["risk"])
-    assert metrics["risk"] < min(metrics["risk_standalone"], metrics["risk_global"], metrics["risk_offset"])
+    assert metrics["risk"] < min(
+        metrics["risk_standalone"], metrics["risk_global"], metrics["risk_offset"]
+    )
     assert model_in(tmp_path / "run")["w"].shape == (6, 1 if kind == "two" else 3)
 
 
 def test_items_rated_once_each(done, tmp_path):
     result = done(item_table(tmp_path / "t.csv", n=500), "eps=20", "rounds=3")
     metrics = result["metrics"]
-    assert metrics["mse"] < 0.8 * min(metrics["mse_standalone"], metrics["mse_global"], metrics["mse_offset"])
+    assert metrics["mse"] < 0.8 * min(
+        metrics["mse_standalone"], metrics["mse_global"], metrics["mse_offset"]
+    )
     assert model_in(tmp_path / "run")["U"].shape[0] == 12, "one-hot"
 
 
@@ -75,20 +84,29 @@ def test_a_declared_schema_makes_the_guarantee_hold_for_any_data(done, tmp_path,
     assert main(["data=table", f"data.path={path}", "data.describe=true", "out=described"]) == 0
     said = capfd.readouterr().out
     assert "60 users" in said and "schema written to described/schema.yaml" in said
-    assert [file.name for file in (tmp_path / "described").iterdir()] == ["schema.yaml"], "nothing else, nothing released"
+    assert [file.name for file in (tmp_path / "described").iterdir()] == ["schema.yaml"], (
+        "nothing else, nothing released"
+    )
     result = done(path, "data.schema=described/schema.yaml", "rounds=1", "eps=8")
     assert result["privacy"]["guarantee"] == "worst-case"
     inferred = done(path, "rounds=1", "eps=8", out="inferred")
-    assert result["metrics"] == pytest.approx(inferred["metrics"], rel=1e-12), "the schema is the same"
+    assert result["metrics"] == pytest.approx(inferred["metrics"], rel=1e-12), (
+        "the schema is the same"
+    )
 
 
 def test_the_same_numbers_however_users_are_spread(done, tmp_path):
     path = shared_table(tmp_path / "t.csv", n=60)
-    results = [done(path, "eps=30", "rounds=2", f"runtime.nodes={nodes}", out=str(nodes)) for nodes in (1, 3, 60)]
+    results = [
+        done(path, "eps=30", "rounds=2", f"runtime.nodes={nodes}", out=str(nodes))
+        for nodes in (1, 3, 60)
+    ]
     for nodes, result in zip((3, 60), results[1:], strict=True):
         assert result["metrics"] == pytest.approx(results[0]["metrics"], rel=1e-8)
         for name, array in model_in(tmp_path / "1").items():
-            np.testing.assert_allclose(model_in(tmp_path / str(nodes))[name], array, rtol=1e-8, atol=1e-10)
+            np.testing.assert_allclose(
+                model_in(tmp_path / str(nodes))[name], array, rtol=1e-8, atol=1e-10
+            )
 
 
 @pytest.mark.slow
@@ -96,10 +114,20 @@ def test_the_same_numbers_however_users_are_spread(done, tmp_path):
 def test_the_same_numbers_in_other_processes(command, tmp_path, whole, runtime):
     path, result, model = whole
     (tmp_path / "t.csv").write_bytes(path.read_bytes())
-    ran = command(*LINE[:3], "data.path=t.csv", f"runtime={runtime}", "runtime.nodes=2", f"out={runtime}", "--quiet")
+    ran = command(
+        *LINE[:3],
+        "data.path=t.csv",
+        f"runtime={runtime}",
+        "runtime.nodes=2",
+        f"out={runtime}",
+        "--quiet",
+    )
     assert ran.returncode == 0, ran.stderr
     there = json.loads((tmp_path / runtime / "result.json").read_text())
-    assert there["metrics"] == pytest.approx(result["metrics"], rel=1e-8) and there["runtime"] == runtime
+    assert (
+        there["metrics"] == pytest.approx(result["metrics"], rel=1e-8)
+        and there["runtime"] == runtime
+    )
     for name, array in model.items():
         np.testing.assert_allclose(model_in(tmp_path / runtime)[name], array, rtol=1e-8, atol=1e-10)
 
@@ -127,7 +155,8 @@ def killed(line, saves, before):
 
 
 @pytest.mark.parametrize(
-    ("saves", "before"), [(0, True), (1, False), (3, True), (9, False), (9, True), (12, True), (13, False)]
+    ("saves", "before"),
+    [(0, True), (1, False), (3, True), (9, False), (9, True), (12, True), (13, False)],
 )
 def test_a_killed_run_goes_on_to_the_same_end(done, tmp_path, whole, saves, before):
     path, result, model = whole
@@ -136,7 +165,11 @@ def test_a_killed_run_goes_on_to_the_same_end(done, tmp_path, whole, saves, befo
     assert (tmp_path / "killed/private/data").stat().st_mode & 0o077 == 0
     assert main(["--resume", str(tmp_path / "killed"), "--quiet"]) == 0
     again = json.loads((tmp_path / "killed/result.json").read_text())
-    assert again["metrics"] == result["metrics"] and again["privacy"] == result["privacy"] and again["notes"] == result["notes"]
+    assert (
+        again["metrics"] == result["metrics"]
+        and again["privacy"] == result["privacy"]
+        and again["notes"] == result["notes"]
+    )
     for name, array in model.items():
         np.testing.assert_array_equal(model_in(tmp_path / "killed")[name], array)
     assert not (tmp_path / "killed/private").exists()
@@ -153,7 +186,9 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("saves", "code"), [(9, 3), (11, 0)])
-def test_secret_noise_is_not_drawn_twice_for_a_step_that_was_paid_for(whole, tmp_path, capfd, saves, code):
+def test_secret_noise_is_not_drawn_twice_for_a_step_that_was_paid_for(
+    whole, tmp_path, capfd, saves, code
+):
     """Without the spectral step there is nothing to go on from; a gradient step is given up."""
     line = [*LINE, f"data.path={whole[0]}", f"out={tmp_path / 'killed'}", "data.evaluate=false"]
     assert killed(line, saves, before=True) == -signal.SIGKILL
@@ -165,7 +200,9 @@ def test_secret_noise_is_not_drawn_twice_for_a_step_that_was_paid_for(whole, tmp
         return
     names = [(entry["name"], entry["round"]) for entry in map(json.loads, after.splitlines())]
     assert after.startswith(ledger) and len(set(names)) == len(names) == 13
-    assert "1 of 13 steps" in " ".join(json.loads((tmp_path / "killed/result.json").read_text())["notes"])
+    assert "1 of 13 steps" in " ".join(
+        json.loads((tmp_path / "killed/result.json").read_text())["notes"]
+    )
 
 
 @pytest.mark.parametrize("what", ["table", "schema"])
@@ -184,7 +221,10 @@ def test_a_run_does_not_go_on_with_other_rows(whole, tmp_path, monkeypatch, capf
     capfd.readouterr()
     assert main(["--resume", "killed", "--quiet"]) == 2
     error = capfd.readouterr().err
-    assert "--resume killed: the table, or its schema, is no longer what it was" in error and error.count("\n") == 1
+    assert (
+        "--resume killed: the table, or its schema, is no longer what it was" in error
+        and error.count("\n") == 1
+    )
     ledger = (tmp_path / "killed/ledger.jsonl").read_text()
     changed.write_text(text)
     assert main(["--resume", "killed", "--quiet"]) == 0
@@ -194,13 +234,21 @@ def test_a_run_does_not_go_on_with_other_rows(whole, tmp_path, monkeypatch, capf
 def test_users_alone_release_nothing(done, tmp_path):
     path = shared_table(tmp_path / "t.csv", n=60)
     result = done(path, "algo=standalone")
-    assert set(result["metrics"]) == {"mse"} and result["privacy"]["releases"] == 0 and model_in(tmp_path / "run") == {}
-    assert result["metrics"]["mse"] == pytest.approx(done(path, "rounds=1", out="fedrep")["metrics"]["mse_standalone"])
+    assert (
+        set(result["metrics"]) == {"mse"}
+        and result["privacy"]["releases"] == 0
+        and model_in(tmp_path / "run") == {}
+    )
+    assert result["metrics"]["mse"] == pytest.approx(
+        done(path, "rounds=1", out="fedrep")["metrics"]["mse_standalone"]
+    )
 
 
 @pytest.mark.parametrize("more", [("data.test=0",), ("data.test=0.01",)])
 def test_where_nobody_can_be_judged_a_run_still_ends(done, tmp_path, more):
-    result = done(shared_table(tmp_path / "t.csv", n=20), "data.most_rows=9", "rounds=1", *more, quiet=False)
+    result = done(
+        shared_table(tmp_path / "t.csv", n=20), "data.most_rows=9", "rounds=1", *more, quiet=False
+    )
     if more == ("data.test=0",):
         assert result["metrics"] == {} and "judged" not in result
         assert any("20 of 20 users have too few rows" in note for note in result["notes"])
@@ -211,8 +259,15 @@ def test_where_nobody_can_be_judged_a_run_still_ends(done, tmp_path, more):
 def test_one_column_one_user_one_row(done, tmp_path):
     path = tmp_path / "t.csv"
     schema = tmp_path / "schema.yaml"
-    schema.write_text("user: user\ntarget: {column: target, kind: numeric, bounds: [0, 9]}\ncolumns: {x: {kind: numeric}}\n")
-    for rows in (["a,1.5,2"], ["a,1.5,2", "a,2.5,1"], ["a,1.5,2", "b,2.5,7", "c,,3"], ["a,x,y", "b,1,?", "b,1,2"]):
+    schema.write_text(
+        "user: user\ntarget: {column: target, kind: numeric, bounds: [0, 9]}\ncolumns: {x: {kind: numeric}}\n"
+    )
+    for rows in (
+        ["a,1.5,2"],
+        ["a,1.5,2", "a,2.5,1"],
+        ["a,1.5,2", "b,2.5,7", "c,,3"],
+        ["a,x,y", "b,1,?", "b,1,2"],
+    ):
         path.write_text("user,x,target\n" + "\n".join(rows) + "\n")
         result = done(path, f"data.schema={schema}", "rounds=1", "runtime.nodes=1")
         assert result["n_users"] == len({row[0] for row in rows}) and result["metrics"] == {}
@@ -239,4 +294,6 @@ def test_bad_input_is_one_clear_line(tmp_path, monkeypatch, capfd, overrides, wo
     assert main(["data=table", f"data.path={path}", *overrides]) == 2
     error = capfd.readouterr().err
     assert error.count("\n") == 1 and all(word in error for word in words), error
-    assert [file.name for file in tmp_path.iterdir()] == ["t.csv"], "a refused run must leave no trace"
+    assert [file.name for file in tmp_path.iterdir()] == ["t.csv"], (
+        "a refused run must leave no trace"
+    )

@@ -43,7 +43,9 @@ def test_chunks_do_not_matter(kind, name):
     agree(results[2], results[0])
 
 
-@pytest.mark.parametrize("name", ["mlp", "without bias", "head without bias", "in place", "scaled images"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "without bias", "head without bias", "in place", "scaled images"]
+)
 @pytest.mark.parametrize("kind", [CentaurClient, FedAvgClient, AdditiveClient, MultiTaskClient])
 def test_low_rank_is_explicit(kind, name):
     _, net = network(name)
@@ -69,9 +71,16 @@ def test_long_courses_are_explicit_and_the_same():
     for i in (0, 4):
         made = naive_networks.loaded(module, net.names(True), shared)
         naive_networks.train(
-            made, made.parameters(), *user(client, i), batches(client, i, 5, "batches", 1), CLASSES, **sgd(client)
+            made,
+            made.parameters(),
+            *user(client, i),
+            batches(client, i, 5, "batches", 1),
+            CLASSES,
+            **sgd(client),
         )
-        start = naive_networks.flat(naive_networks.loaded(module, net.names(True), shared), net.names(True))
+        start = naive_networks.flat(
+            naive_networks.loaded(module, net.names(True), shared), net.names(True)
+        )
         agree([mine[i]], [naive_networks.flat(made, net.names(True)) - start])
 
 
@@ -83,7 +92,10 @@ def test_labels_that_are_no_class_count_for_nothing(kind):
     cohort.y[:, 6:] = [-1, CLASSES, 1.5, 1e300]
     fewer = Cohort(cohort.ids, cohort.X[:, :6], cohort.y[:, :6])
     shared = net.initial(0, whole=kind is not CentaurClient)
-    agree(updates(client_of(kind, net, cohort, batch=M), shared), updates(client_of(kind, net, fewer, batch=M), shared))
+    agree(
+        updates(client_of(kind, net, cohort, batch=M), shared),
+        updates(client_of(kind, net, fewer, batch=M), shared),
+    )
 
 
 def test_batches_take_every_example_once_an_epoch_and_padding_last():
@@ -96,7 +108,10 @@ def test_batches_take_every_example_once_an_epoch_and_padding_last():
         assert counted.sum() < 2 or first != second
         both = list(batches(client, i, 2, "batches", 1))
         assert both[:3] == first and (counted.sum() < 2 or both[3:] != first)
-    assert list(batches(client_of(FedAvgClient, network("mlp")[1], batch=M), 0, 2, "batches", 1)) == [list(range(M))] * 2
+    assert (
+        list(batches(client_of(FedAvgClient, network("mlp")[1], batch=M), 0, 2, "batches", 1))
+        == [list(range(M))] * 2
+    )
 
 
 @pytest.mark.parametrize("clip", [1e-3, 0.2, 1e3])
@@ -124,7 +139,14 @@ def test_a_user_whose_numbers_overflow_contributes_nothing_and_harms_nobody():
         shared, cohort = net.initial(0, whole=True), users(int(np.prod(net.shape)), ragged=False)
         broken = Cohort(cohort.ids, cohort.X.astype(float), cohort.y)
         broken.X[3] = 1e200
-        config = {"step": 1, "task": "update", "round": 1, "clip": np.array([0.1]).tobytes(), "release": True, "measure": ""}
+        config = {
+            "step": 1,
+            "task": "update",
+            "round": 1,
+            "clip": np.array([0.1]).tobytes(),
+            "release": True,
+            "measure": "",
+        }
         with np.errstate(all="ignore"):
             (total,), _, _ = client_of(FedAvgClient, net, broken).fit(shared, config)
         others = updates(client_of(FedAvgClient, net, cohort), shared)

@@ -66,24 +66,36 @@ def offsets(shared):
 
 
 def centaur_at_the_end(module, client, names, shared, head, i):
-    made = naive_networks.with_head(naive_networks.loaded(module, names, shared), client.network.split, *head)
+    made = naive_networks.with_head(
+        naive_networks.loaded(module, names, shared), client.network.split, *head
+    )
     last = made.get_submodule(client.network.split)
     naive_networks.train(
-        made, last.parameters(), *user(client, i), head_batches(client, i, 0), CLASSES, **sgd(client, head=True)
+        made,
+        last.parameters(),
+        *user(client, i),
+        head_batches(client, i, 0),
+        CLASSES,
+        **sgd(client, head=True),
     )
     return made
 
 
 def predicted(client, shared, theirs):
     """Logits of the users' own predictors on fresh images are those of their own networks."""
-    X = np.random.default_rng(1).integers(0, 256, (USERS, 3, client.cohort.X.shape[2]), dtype=np.uint8)
+    X = np.random.default_rng(1).integers(
+        0, 256, (USERS, 3, client.cohort.X.shape[2]), dtype=np.uint8
+    )
     mine = []
     for block in client.blocks():
         rows = np.searchsorted(client.cohort.ids, block.ids)
         see, heads = client.finish(block, shared)
         mine += list(heads.logits(see(client.network.images(X[rows]))).detach().numpy())
     with torch.no_grad():
-        wanted = [made(client.network.images(x[None]).contiguous()).numpy() for made, x in zip(theirs, X, strict=True)]
+        wanted = [
+            made(client.network.images(x[None]).contiguous()).numpy()
+            for made, x in zip(theirs, X, strict=True)
+        ]
     agree(mine, wanted)
 
 
@@ -102,9 +114,12 @@ def test_fedavg_and_multi_task_learning(name, batch):
         for i in range(USERS):
             made = naive_networks.loaded(module, names, shared)
             steps = list(batches(client, i, 2, "batches", 5))
-            naive_networks.train(made, made.parameters(), *user(client, i), steps, CLASSES, **sgd(client, pull=pull))
+            naive_networks.train(
+                made, made.parameters(), *user(client, i), steps, CLASSES, **sgd(client, pull=pull)
+            )
             theirs.append(
-                naive_networks.flat(made, names) - naive_networks.flat(naive_networks.loaded(module, names, shared), names)
+                naive_networks.flat(made, names)
+                - naive_networks.flat(naive_networks.loaded(module, names, shared), names)
             )
         agree(mine, theirs)
         other_users_moved(mine)
@@ -120,9 +135,23 @@ def test_fedavg_and_multi_task_predictors(name):
             made = naive_networks.loaded(module, names, shared)
             if pull:
                 steps = list(batches(client, i, 2, "batches", 0))
-                naive_networks.train(made, made.parameters(), *user(client, i), steps, CLASSES, **sgd(client, pull=pull))
+                naive_networks.train(
+                    made,
+                    made.parameters(),
+                    *user(client, i),
+                    steps,
+                    CLASSES,
+                    **sgd(client, pull=pull),
+                )
             fitted = sgd(client, head=True)
-            naive_networks.train(made, of_the_head(made, net), *user(client, i), head_batches(client, i, 0), CLASSES, **fitted)
+            naive_networks.train(
+                made,
+                of_the_head(made, net),
+                *user(client, i),
+                head_batches(client, i, 0),
+                CLASSES,
+                **fitted,
+            )
             theirs.append(made)
         predicted(client, shared, theirs)
 
@@ -139,7 +168,16 @@ def test_ppsgd_two_rounds_in_a_row(name, batch):
         for i in range(USERS):
             steps = list(batches(client, i, 2, "batches", t))
             change, own = naive_networks.ppsgd(
-                module, net.split, names, shared, p[i], *user(client, i), steps, CLASSES, client.eta, sgd(client)
+                module,
+                net.split,
+                names,
+                shared,
+                p[i],
+                *user(client, i),
+                steps,
+                CLASSES,
+                client.eta,
+                sgd(client),
             )
             p = [*p[:i], own, *p[i + 1 :]]
             theirs.append(change)
@@ -174,9 +212,14 @@ def test_users_heads_have_no_bias_where_the_network_s_has_none(kind):
 def test_ppsgd_judges_with_a_correction_that_stays_one():
     """Judging again and again does not add the shared head to the correction again and again."""
     _, net = network("mlp")
-    client, shared = client_of(AdditiveClient, net, users(36, ragged=False), local_step=1e-9), net.initial(0, whole=True)
+    client, shared = (
+        client_of(AdditiveClient, net, users(36, ragged=False), local_step=1e-9),
+        net.initial(0, whole=True),
+    )
     block = client.cohort
-    truth = type("Truth", (), {"X": block.X, "wrong": lambda self, predicted: np.zeros(len(predicted))})()
+    truth = type(
+        "Truth", (), {"X": block.X, "wrong": lambda self, predicted: np.zeros(len(predicted))}
+    )()
     for _ in range(3):
         client.own_errors(Cohort(block.ids, block.X, block.y, truth), shared)
         assert np.abs(client.memory.now["W"]).max() < 1e-6
@@ -190,6 +233,8 @@ def test_users_alone(name):
     for i in range(USERS):
         made = naive_networks.loaded(module, names, net.initial(3, whole=True))
         steps = list(batches(client, i, 3, "batches", 0))
-        naive_networks.train(made, made.parameters(), *user(client, i), steps, CLASSES, **sgd(client))
+        naive_networks.train(
+            made, made.parameters(), *user(client, i), steps, CLASSES, **sgd(client)
+        )
         theirs.append(made)
     predicted(client, [], theirs)

@@ -23,8 +23,12 @@ def test_the_start_is_the_seed_s():
         (architectures.lenet((1, 16, 16), 4, [2, 3], [5]), (1, 16, 16)),
     ):
         state = torch.random.get_rng_state()
-        one, again, other = (network(module, shape=shape).initial(seed, whole=True) for seed in (0, 0, 1))
-        assert torch.equal(state, torch.random.get_rng_state()), "nobody else's random numbers are touched"
+        one, again, other = (
+            network(module, shape=shape).initial(seed, whole=True) for seed in (0, 0, 1)
+        )
+        assert torch.equal(state, torch.random.get_rng_state()), (
+            "nobody else's random numbers are touched"
+        )
         for a, b, c in zip(one, again, other, strict=True):
             np.testing.assert_array_equal(a, b)
             assert a.dtype == np.float64 and not np.array_equal(a, c) and np.abs(a).max() < 1
@@ -53,8 +57,16 @@ def test_the_start_does_not_depend_on_what_the_module_held():
 
 def test_halves_make_the_whole():
     made = network(net(nn.ReLU()))
-    assert made.k == 5 and made.names(True) == ["first.weight", "first.bias", "head.weight", "head.bias"]
-    assert made.sizes(True) == [(5, 36), (5,), (4, 5), (4,)] and made.sizes(False) == [(5, 36), (5,)]
+    assert made.k == 5 and made.names(True) == [
+        "first.weight",
+        "first.bias",
+        "head.weight",
+        "head.bias",
+    ]
+    assert made.sizes(True) == [(5, 36), (5,), (4, 5), (4,)] and made.sizes(False) == [
+        (5, 36),
+        (5,),
+    ]
     body, head = made.received(made.initial(0, whole=True))
     assert list(body) == ["first.weight", "first.bias"] and list(head) == ["weight", "bias"]
     assert made.received(made.initial(0, whole=False))[1] == {}
@@ -101,13 +113,20 @@ def test_random_numbers_are_the_user_s_own():
     for some in ([0, 1], [1, 3, 5], [4]):
         np.testing.assert_array_equal(draws(0, ids[some], 6, "augment", 1, 2), whole[some])
     assert len(np.unique(whole)) == whole.size and draws(0, ids[:0], 6, "augment").shape == (0, 6)
-    for other in (draws(1, ids, 6, "augment", 1, 2), draws(0, ids, 6, "augment", 2, 2), draws(0, ids, 6, "batches", 1, 2)):
+    for other in (
+        draws(1, ids, 6, "augment", 1, 2),
+        draws(0, ids, 6, "augment", 2, 2),
+        draws(0, ids, 6, "batches", 1, 2),
+    ):
         assert not np.isin(other, whole).any()
 
 
 def test_augmented_runs_differ_in_heads_only_where_asked():
     base = ("algo=centaur", "model=mlp", *MLP[1:], "eps=inf", "algo.lr=0.1")
-    never, final, always = (Experiment(compose([*base, f"algo.augment={when}"])).run() for when in ("never", "final", "always"))
+    never, final, always = (
+        Experiment(compose([*base, f"algo.augment={when}"])).run()
+        for when in ("never", "final", "always")
+    )
     same = [np.array_equal(never.model[name], final.model[name]) for name in never.model]
     other = [np.array_equal(never.model[name], always.model[name]) for name in never.model]
     assert all(same) and not any(other)

@@ -123,11 +123,17 @@ COMMANDS = {
     "lenet": (("model=lenet", "data.size=8", "model.module.hidden=[5]"), "too small for LeNet"),
     "device": (("model.device=abacus",), "model.device=abacus: there is no such device"),
     "precision": (("model.precision=float16",), "must be one of float32, bfloat16"),
-    "linear": (("model=linear", "model.k=2"), "algo=fedavg_ft: works with a network (model=mlp, lenet or module)"),
+    "linear": (
+        ("model=linear", "model.k=2"),
+        "algo=fedavg_ft: works with a network (model=mlp, lenet or module)",
+    ),
     "no images": (("data=synthetic",), "choose data= one of cifar10"),
     "no module": (("model=module",), "model.module._target_: has no value"),
     "no split": (("model=module", "model.module._target_=own.Net"), "model.split: has no value"),
-    "unknown module": (("model=module", "model.split=head", "model.module._target_=nowhere.Net"), "nowhere"),
+    "unknown module": (
+        ("model=module", "model.split=head", "model.module._target_=nowhere.Net"),
+        "nowhere",
+    ),
     "momentum": (("algo.momentum=1",), "algo.momentum=1: must be at least 0 and below 1"),
     "batch": (("algo.batch=0",), "algo.batch=0: must be a whole number of at least 1"),
     "augment": (("algo.augment=often",), "algo.augment=often: must be one of never, final, always"),
@@ -140,8 +146,16 @@ COMMANDS = {
 def test_the_command_line_refuses_in_one_line(what, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     more, words = COMMANDS[what]
-    base = MLP if not any(o.startswith("model=") or o == "data=synthetic" for o in more) else (*MLP[:2], *SMALL[:2])
-    base = [setting for setting in base if setting.partition("=")[0] not in {o.partition("=")[0] for o in more}]
+    base = (
+        MLP
+        if not any(o.startswith("model=") or o == "data=synthetic" for o in more)
+        else (*MLP[:2], *SMALL[:2])
+    )
+    base = [
+        setting
+        for setting in base
+        if setting.partition("=")[0] not in {o.partition("=")[0] for o in more}
+    ]
     assert main([*base, *more, "out=o"]) == 2
     said = capfd.readouterr().err
     assert words in said and said.count("\n") == 1 and not (tmp_path / "o").exists()
@@ -155,7 +169,10 @@ def test_linear_algorithms_take_no_network(tmp_path, monkeypatch, capfd):
 
 @pytest.mark.parametrize("algo", ["centaur", "standalone"])
 def test_a_network_chooses_the_algorithm_s_own_config_for_networks(algo):
-    linear, chosen = compose([f"algo={algo}"]), compose([f"algo={algo}", "model=mlp", "algo.lr=0.5"])
+    linear, chosen = (
+        compose([f"algo={algo}"]),
+        compose([f"algo={algo}", "model=mlp", "algo.lr=0.5"]),
+    )
     assert linear.algo.name == chosen.algo.name == algo
     assert (linear.algo.get("kind"), chosen.algo.kind, chosen.algo.lr) == (None, "network", 0.5)
     assert chosen.data._target_.endswith("Patterns") and linear.data._target_.endswith("Synthetic")
@@ -188,7 +205,10 @@ def test_a_module_of_one_s_own(algo, tmp_path, monkeypatch):
     sys.modules.pop("own_net", None)
     body, head = ["body.1.weight", "body.1.bias"], ["top.head.weight", "top.head.bias"]
     assert list(outcome.model) == {"centaur": body, "standalone": []}.get(algo, [*body, *head])
-    assert all(np.isfinite(array).all() for array in outcome.model.values()) and 0 <= outcome.result["metrics"]["risk"] <= 1
+    assert (
+        all(np.isfinite(array).all() for array in outcome.model.values())
+        and 0 <= outcome.result["metrics"]["risk"] <= 1
+    )
 
 
 def test_a_config_dir_with_a_model_and_its_module(tmp_path, monkeypatch):
@@ -198,6 +218,23 @@ def test_a_config_dir_with_a_model_and_its_module(tmp_path, monkeypatch):
     (tmp_path / "mine/model/own.yaml").write_text("\n".join(lines))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    assert main(["--config-dir", "mine", "algo=centaur", "model=own", "data=patterns", *SMALL, "out=o", "--quiet"]) == 0
+    assert (
+        main(
+            [
+                "--config-dir",
+                "mine",
+                "algo=centaur",
+                "model=own",
+                "data=patterns",
+                *SMALL,
+                "out=o",
+                "--quiet",
+            ]
+        )
+        == 0
+    )
     with np.load(tmp_path / "o/model.npz") as model:
-        assert model["body.1.weight"].shape == (6, 36) and set(model) == {"body.1.weight", "body.1.bias"}
+        assert model["body.1.weight"].shape == (6, 36) and set(model) == {
+            "body.1.weight",
+            "body.1.bias",
+        }

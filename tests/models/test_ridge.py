@@ -25,7 +25,9 @@ def test_influences_add_up_to_the_solution(m, q, C):
     H = ridge.influences(X, lam)
     assert H.shape == X.shape
     for i in range(4):
-        np.testing.assert_allclose(H[i].T @ R[i], naive.ridge(X[i], R[i], lam[i]), rtol=1e-8, atol=1e-10)
+        np.testing.assert_allclose(
+            H[i].T @ R[i], naive.ridge(X[i], R[i], lam[i]), rtol=1e-8, atol=1e-10
+        )
 
 
 @pytest.mark.parametrize("C", [1, 3])
@@ -34,7 +36,9 @@ def test_heads_are_ridge_solutions_at_the_strength_that_was_chosen(m, q, C):
     X, R = users(6, m, q, C)
     heads = ridge.fit_heads(X, R)
     for i in range(6):
-        np.testing.assert_allclose(heads.V[i], naive.ridge(X[i], R[i], heads.lam[i]), rtol=1e-7, atol=1e-9)
+        np.testing.assert_allclose(
+            heads.V[i], naive.ridge(X[i], R[i], heads.lam[i]), rtol=1e-7, atol=1e-9
+        )
 
 
 @pytest.mark.parametrize("C", [1, 3])
@@ -45,13 +49,16 @@ def test_the_strength_is_the_best_by_brute_force(m, q, C, noise):
     R = R + noise * np.random.default_rng(4).standard_normal(R.shape)
     unit = np.array([1.0, 0.3, 2.0, 1.0, 10.0])
     chosen = ridge.fit_heads(X, R, unit).lam
-    np.testing.assert_allclose(chosen, [naive.strength(x, r, u) for x, r, u in zip(X, R, unit, strict=True)], rtol=1e-12)
+    np.testing.assert_allclose(
+        chosen, [naive.strength(x, r, u) for x, r, u in zip(X, R, unit, strict=True)], rtol=1e-12
+    )
 
 
 def test_the_choice_follows_the_data_and_stays_near_the_usual_where_there_are_few():
     X, R = users(200, 40, 3)
     exact, none = (
-        ridge.fit_heads(X, y).lam for y in (X.sum(axis=2, keepdims=True), np.random.default_rng(0).normal(size=R.shape))
+        ridge.fit_heads(X, y).lam
+        for y in (X.sum(axis=2, keepdims=True), np.random.default_rng(0).normal(size=R.shape))
     )
     assert np.median(exact) < 0.01 * np.median(none)
     few = ridge.fit_heads(*users(500, 2, 3)).lam / ridge.lengths(users(500, 2, 3)[0])
@@ -63,7 +70,11 @@ def test_centred_rows_are_judged_by_means_without_the_row(m):
     X, R = users(5, m, 4)
     centred = [array - array.mean(axis=1, keepdims=True) for array in (X, R)]
     chosen = ridge.fit_heads(*centred, np.ones(5), centre=True).lam
-    np.testing.assert_allclose(chosen, [naive.strength(x, r, 1.0, centre=True) for x, r in zip(X, R, strict=True)], rtol=1e-12)
+    np.testing.assert_allclose(
+        chosen,
+        [naive.strength(x, r, 1.0, centre=True) for x, r in zip(X, R, strict=True)],
+        rtol=1e-12,
+    )
 
 
 @pytest.mark.parametrize("C", [1, 3])
@@ -73,14 +84,20 @@ def test_leaving_one_out_is_refitting_without_it(m, q, C):
     heads = ridge.fit_heads(X, R)
     e, H = ridge.leave_one_out(X, R, heads)
     for i in range(4):
-        np.testing.assert_allclose(e[i], naive.left_out(X[i], R[i], heads.lam[i]), rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(
+            e[i], naive.left_out(X[i], R[i], heads.lam[i]), rtol=1e-6, atol=1e-9
+        )
         for j in range(m):
             fit = heads.V[i] - np.outer(H[i, j], e[i, j])
-            np.testing.assert_allclose(fit, naive.without(X[i], R[i], j, heads.lam[i]), rtol=1e-6, atol=1e-9)
+            np.testing.assert_allclose(
+                fit, naive.without(X[i], R[i], j, heads.lam[i]), rtol=1e-6, atol=1e-9
+            )
 
 
 @pytest.mark.parametrize(("m", "q"), SIZES)
-@pytest.mark.parametrize("kind", ["zeros", "equal rows", "constant columns", "no targets", "tiny", "large"])
+@pytest.mark.parametrize(
+    "kind", ["zeros", "equal rows", "constant columns", "no targets", "tiny", "large"]
+)
 def test_degenerate_users_are_as_good_as_any_and_disturb_nobody(m, q, kind):
     X, R = users(3, m, q)
     alone = ridge.fit_heads(X[::2], R[::2])
@@ -95,7 +112,12 @@ def test_degenerate_users_are_as_good_as_any_and_disturb_nobody(m, q, kind):
     else:
         X[1] *= 1e-30 if kind == "tiny" else 1e6
     heads = ridge.fit_heads(X, R)
-    for array in (heads.V, heads.lam, *ridge.leave_one_out(X, R, heads), ridge.influences(X, 1e-6 * ridge.lengths(X))):
+    for array in (
+        heads.V,
+        heads.lam,
+        *ridge.leave_one_out(X, R, heads),
+        ridge.influences(X, 1e-6 * ridge.lengths(X)),
+    ):
         assert np.isfinite(array).all()
     np.testing.assert_array_equal(heads.V[::2], alone.V)
     if kind in ("zeros", "no targets"):

@@ -5,7 +5,10 @@ import math
 import pytest
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
-from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism, from_randomized_response
+from dp_accounting.pld.privacy_loss_distribution import (
+    from_gaussian_mechanism,
+    from_randomized_response,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -56,7 +59,12 @@ COSTS = st.one_of(
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(COSTS, min_size=1, max_size=8), COSTS, st.floats(1.0, 2.0), st.randoms(use_true_random=False))
+@given(
+    st.lists(COSTS, min_size=1, max_size=8),
+    COSTS,
+    st.floats(1.0, 2.0),
+    st.randoms(use_true_random=False),
+)
 def test_composition_is_monotone_and_order_free(costs, another, dearer, random):
     """Up to rounding: mu is known to one part in 1e16, and epsilon, where delta is nearly flat in it, to one in 1e13."""
     epsilon = total_epsilon(costs, 1e-6)
@@ -64,8 +72,15 @@ def test_composition_is_monotone_and_order_free(costs, another, dearer, random):
     more = total_epsilon([*costs, another], 1e-6)
     assert more > epsilon if another.group is None else more >= least
     first, *rest = costs
-    assert total_epsilon([Planned(dearer * first.mu, dearer * first.epsilon, first.group), *rest], 1e-6) >= least
-    assert total_epsilon([Planned(first.mu, first.epsilon, None), *rest], 1e-6) >= least, "everybody pays more than a group"
+    assert (
+        total_epsilon(
+            [Planned(dearer * first.mu, dearer * first.epsilon, first.group), *rest], 1e-6
+        )
+        >= least
+    )
+    assert total_epsilon([Planned(first.mu, first.epsilon, None), *rest], 1e-6) >= least, (
+        "everybody pays more than a group"
+    )
     shuffled = random.sample(costs, len(costs))
     assert total_epsilon(shuffled, 1e-6) == pytest.approx(epsilon, rel=1e-12)
 
@@ -112,7 +127,10 @@ MIXES = {
 def test_mixes_and_groups_against_numerical_accounting(mix, delta):
     """Exact for Gaussian releases; where pure selections come on top their sum is safe, and at most their sum too much."""
     costs, ours = MIXES[mix], total_epsilon(MIXES[mix], delta)
-    low, high = (max(tightest(mine, delta, pessimistic) for mine in groups_of(costs)) for pessimistic in (False, True))
+    low, high = (
+        max(tightest(mine, delta, pessimistic) for mine in groups_of(costs))
+        for pessimistic in (False, True)
+    )
     assert ours >= low
     if not any(cost.epsilon for cost in costs):
         assert ours == pytest.approx(high, rel=1e-3)
@@ -129,10 +147,16 @@ def test_no_mix_is_cheaper_than_its_numerical_accounting(costs):
 
 def test_disjoint_groups_compose_in_parallel():
     """A user pays for what everybody took part in and for its own group, whatever the others pay."""
-    everybody, mine, theirs = Planned(mu=0.3), Planned(mu=0.4, group=0), Planned(mu=0.1, epsilon=0.0, group=1)
+    everybody, mine, theirs = (
+        Planned(mu=0.3),
+        Planned(mu=0.4, group=0),
+        Planned(mu=0.1, epsilon=0.0, group=1),
+    )
     assert total_epsilon([everybody, mine, theirs], 1e-6) == gaussian_epsilon(0.5, 1e-6)
     pure = Planned(epsilon=2.0, group=1)
-    assert total_epsilon([everybody, mine, theirs, pure], 1e-6) == 2.0 + gaussian_epsilon(math.hypot(0.3, 0.1), 1e-6)
+    assert total_epsilon([everybody, mine, theirs, pure], 1e-6) == 2.0 + gaussian_epsilon(
+        math.hypot(0.3, 0.1), 1e-6
+    )
 
 
 def test_pure_selections_add_up_and_need_no_delta():

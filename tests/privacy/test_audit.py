@@ -33,11 +33,17 @@ def gaussian_worlds(rng, n, mu, rho):
     return mu + z, rho * z + math.sqrt(1 - rho**2) * w
 
 
-@pytest.mark.parametrize(("mu", "rho"), [(0.0, 0.0), (0.8, 0.0), (0.8, 0.6), (0.8, 1.0), (6.0, 1.0)])
+@pytest.mark.parametrize(
+    ("mu", "rho"), [(0.0, 0.0), (0.8, 0.0), (0.8, 0.6), (0.8, 1.0), (6.0, 1.0)]
+)
 def test_the_gaussian_bound_is_too_high_no_more_often_than_stated(mu, rho, monkeypatch):
-    monkeypatch.setattr(lower_bounds, "_normality", lambda x, sd: 1.0)  # slow, and not what is tested here
+    monkeypatch.setattr(
+        lower_bounds, "_normality", lambda x, sd: 1.0
+    )  # slow, and not what is tested here
     rng, trials, alpha = np.random.default_rng(0), 2000, 0.02
-    bounds = np.array([gaussian_fit(*gaussian_worlds(rng, 60, mu, rho), alpha).mu_lower for _ in range(trials)])
+    bounds = np.array(
+        [gaussian_fit(*gaussian_worlds(rng, 60, mu, rho), alpha).mu_lower for _ in range(trials)]
+    )
     wrong = np.mean(bounds > mu)
     assert wrong <= alpha + 3 * math.sqrt(alpha / trials)
     assert mu == 0 or wrong > alpha / 20, "far too cautious"
@@ -63,7 +69,9 @@ def test_a_known_mu_is_recovered(epsilon):
 def test_values_that_are_not_normal_are_noticed():
     rng = np.random.default_rng(3)
     assert not gaussian_fit(1 + rng.laplace(size=2000), rng.laplace(size=2000), 0.01).applies
-    assert not gaussian_fit(rng.integers(0, 2, 2000).astype(float), rng.integers(0, 2, 2000).astype(float), 0.01).applies
+    assert not gaussian_fit(
+        rng.integers(0, 2, 2000).astype(float), rng.integers(0, 2, 2000).astype(float), 0.01
+    ).applies
 
 
 def test_worlds_without_noise_are_infinitely_far_apart_and_equal_ones_not_at_all():
@@ -98,7 +106,9 @@ def test_the_counted_bound_finds_events_of_either_world():
     rare = (rng.random(20_000) < 0.2) * 5.0 + rng.random(20_000)
     assert threshold_bound(rare, rng.random(20_000), 0.0, 0.01) > 4
     assert threshold_bound(-rng.random(20_000), -rare, 0.0, 0.01) > 4
-    assert threshold_bound(rare, rng.random(20_000), 0.3, 0.01) == 0, "what delta allows is no violation"
+    assert threshold_bound(rare, rng.random(20_000), 0.3, 0.01) == 0, (
+        "what delta allows is no violation"
+    )
 
 
 def test_the_counted_bound_of_gaussian_values_stays_below_the_exact_epsilon():
@@ -118,7 +128,13 @@ def test_the_discriminant_finds_noise_that_was_used_twice_and_leaves_out_what_ne
     z = np.random.default_rng(8).standard_normal(500)
     zeros = np.stack([z, z, np.full(500, 7.0)], axis=1)
     weights = discriminant(zeros + np.array([1.0, -1.0, 0.0]), zeros)
-    assert weights[2] == 0 and gaussian_fit((zeros + np.array([1.0, -1.0, 0])) @ weights, zeros @ weights, 0.01).mu_lower > 100
+    assert (
+        weights[2] == 0
+        and gaussian_fit(
+            (zeros + np.array([1.0, -1.0, 0])) @ weights, zeros @ weights, 0.01
+        ).mu_lower
+        > 100
+    )
 
 
 def test_one_run_is_too_high_no_more_often_than_stated():
@@ -126,7 +142,10 @@ def test_one_run_is_too_high_no_more_often_than_stated():
     right = rng.binomial(m, 1 / (1 + math.exp(-epsilon)), 400)
     bound = {v: one_run_epsilon(m, m, int(v), 0.0, alpha) for v in set(right)}
     bounds = np.array([bound[v] for v in right])
-    assert np.mean(bounds > epsilon) <= alpha + 3 * math.sqrt(alpha / 400) and np.median(bounds) > 0.7 * epsilon
+    assert (
+        np.mean(bounds > epsilon) <= alpha + 3 * math.sqrt(alpha / 400)
+        and np.median(bounds) > 0.7 * epsilon
+    )
 
 
 def test_one_run_knows_its_theorem():
@@ -137,7 +156,11 @@ def test_one_run_knows_its_theorem():
     below = [stats.binom.cdf(9, 10, q) - stats.binom.cdf(9 - i, 10, q) for i in range(1, 11)]
     expected = q**10 + 2 * 20 * 0.001 * max(p / i for i, p in enumerate(below, start=1))
     assert one_run_p_value(20, 10, 10, 2.0, 0.001) == pytest.approx(expected)
-    assert one_run_epsilon(1000, 100, 100, 1e-6, 0.001) > 2.5 > one_run_epsilon(1000, 100, 90, 1e-6, 0.001)
+    assert (
+        one_run_epsilon(1000, 100, 100, 1e-6, 0.001)
+        > 2.5
+        > one_run_epsilon(1000, 100, 90, 1e-6, 0.001)
+    )
     assert one_run_epsilon(1000, 100, 50, 1e-6, 0.001) == 0
 
 
@@ -151,13 +174,19 @@ def test_measured_and_claimed_trade_off_curves_agree():
 
 def test_the_pure_trade_off_curve_is_that_of_randomised_response():
     q = 1 / (1 + math.exp(-1.0))
-    np.testing.assert_allclose(claimed_trade_off(1.0, 0.0, None, np.array([0.0, 1 - q, 1.0])), [1.0, 1 - q, 0.0], atol=1e-12)
+    np.testing.assert_allclose(
+        claimed_trade_off(1.0, 0.0, None, np.array([0.0, 1 - q, 1.0])),
+        [1.0, 1 - q, 0.0],
+        atol=1e-12,
+    )
 
 
 def test_a_true_claim_is_refuted_no_more_often_than_the_whole_verdict_allows():
     """Four Gaussian releases as the ledger says, a silent world halfway, and as much noise beside the directions."""
     release = GaussianRelease("x", 1, 4, clip=1.0, sensitivity=2.0, std=5.0)
-    experiment = SimpleNamespace(budget=Budget(1.0, 1e-6), ledger=SimpleNamespace(releases=[release] * 4))
+    experiment = SimpleNamespace(
+        budget=Budget(1.0, 1e-6), ledger=SimpleNamespace(releases=[release] * 4)
+    )
     stage = SimpleNamespace(experiment=experiment, silent_every=1)
     mu = math.hypot(*[release.mu] * 4)
     privacy = {"epsilon": gaussian_epsilon(mu, 1e-6), "delta": 1e-6}
@@ -168,4 +197,7 @@ def test_a_true_claim_is_refuted_no_more_often_than_the_whole_verdict_allows():
         seen = {world: np.stack([along + shift, beside], axis=2) for world, shift in worlds.items()}
         found.append(examine(stage, seen, np.ones(4), privacy, confidence).epsilon_lower)
     refuted = np.mean(np.array(found) > privacy["epsilon"])
-    assert refuted <= 0.1 + 3 * math.sqrt(0.1 * 0.9 / trials) and np.median(found) > 0.85 * privacy["epsilon"]
+    assert (
+        refuted <= 0.1 + 3 * math.sqrt(0.1 * 0.9 / trials)
+        and np.median(found) > 0.85 * privacy["epsilon"]
+    )

@@ -48,7 +48,17 @@ def test_fedrep_is_consistent_and_the_bound_is_near_the_claim(folder, capfd):
     assert {bound["method"] for bound in audit["bounds"]} == {"gaussian-fit", "clopper-pearson"}
     assert sum(bound["error_probability"] for bound in audit["bounds"]) == pytest.approx(0.001)
     assert audit["mu_lower"] < audit["mu"] < 1.1 * audit["mu_claimed"]
-    assert {"algo", "runtime", "seed", "n_users", "rounds", "metrics", "privacy", "time", "versions"} <= set(result)
+    assert {
+        "algo",
+        "runtime",
+        "seed",
+        "n_users",
+        "rounds",
+        "metrics",
+        "privacy",
+        "time",
+        "versions",
+    } <= set(result)
     assert len((folder / "o/ledger.jsonl").read_text().splitlines()) == privacy["releases"] == 10
     page = (folder / "o/audit.html").read_text()
     assert page.count("<svg") == 2 and "band" in page and not re.search(r"\bnan\b", page.lower())
@@ -58,7 +68,11 @@ def test_fedrep_is_consistent_and_the_bound_is_near_the_claim(folder, capfd):
 
 def halved_noise(monkeypatch):
     real = SeededNoise.normal
-    monkeypatch.setattr(SeededNoise, "normal", lambda self, size, s, name, round: real(self, size, s // 2, name, round))
+    monkeypatch.setattr(
+        SeededNoise,
+        "normal",
+        lambda self, size, s, name, round: real(self, size, s // 2, name, round),
+    )
 
 
 def missing_clip(monkeypatch):
@@ -93,7 +107,9 @@ def weighted_by_examples(monkeypatch):
         totals = [np.zeros(shape) for shape, _ in wanted]
         examples = sum(result.num_examples for _, result in results)
         for node, result in results:
-            for total, tensor, (shape, bound) in zip(totals, result.parameters.tensors, wanted, strict=True):
+            for total, tensor, (shape, bound) in zip(
+                totals, result.parameters.tensors, wanted, strict=True
+            ):
                 weight = sum(asked.values()) * result.num_examples / examples
                 total += weight * bounded(decoded(tensor, shape), asked[node.cid] * bound)
         return totals, sum(asked[node.cid] for node, _ in results)
@@ -140,20 +156,44 @@ def test_a_planted_mistake_is_found_under_add_remove(mistake, monkeypatch):
 
 
 def test_a_selection_without_randomness_is_refuted(monkeypatch):
-    monkeypatch.setattr(SeededNoise, "choice", lambda self, exponents, name, round: int(np.argmax(exponents)))
-    line = ["algo=expmech", "rounds=2", "algo.candidates=10", "eps=0.5", "--quiet", "out=o", "--repetitions", "300"]
+    monkeypatch.setattr(
+        SeededNoise, "choice", lambda self, exponents, name, round: int(np.argmax(exponents))
+    )
+    line = [
+        "algo=expmech",
+        "rounds=2",
+        "algo.candidates=10",
+        "eps=0.5",
+        "--quiet",
+        "out=o",
+        "--repetitions",
+        "300",
+    ]
     assert main(line) == 4
 
 
 def test_one_selection_is_found_to_cost_most_of_what_it_claims(folder):
-    line = ["algo=expmech", "rounds=1", "algo.candidates=20", "eps=2", "--quiet", "out=o", "--repetitions", "3000"]
+    line = [
+        "algo=expmech",
+        "rounds=1",
+        "algo.candidates=20",
+        "eps=2",
+        "--quiet",
+        "out=o",
+        "--repetitions",
+        "3000",
+    ]
     assert main(line) == 0
     audit = audited(folder)["audit"]
     assert 0.6 < audit["epsilon_lower"] <= 2 and audit["delta"] == 0 and "mu" not in audit
-    assert not any(bound["applies"] for bound in audit["bounds"] if bound["method"] == "gaussian-fit")
+    assert not any(
+        bound["applies"] for bound in audit["bounds"] if bound["method"] == "gaussian-fit"
+    )
 
 
-@pytest.mark.parametrize("algo", [name for name in options("algo") if name not in ("standalone", "oracle")])
+@pytest.mark.parametrize(
+    "algo", [name for name in options("algo") if name not in ("standalone", "oracle")]
+)
 @pytest.mark.parametrize("neighbouring", ["replace-one", "add-remove"])
 def test_every_algorithm_is_consistent(algo, neighbouring, folder):
     line = [
@@ -171,7 +211,12 @@ def test_every_algorithm_is_consistent(algo, neighbouring, folder):
 
 @pytest.mark.parametrize(
     "more",
-    [("privacy.clip=auto",), ("privacy.noise=discrete",), ("init=ppm",), ("algo=rgrad", "neighbouring=weak")],
+    [
+        ("privacy.clip=auto",),
+        ("privacy.noise=discrete",),
+        ("init=ppm",),
+        ("algo=rgrad", "neighbouring=weak"),
+    ],
     ids=" ".join,
 )
 def test_every_kind_of_release_is_consistent(more, folder):
@@ -195,11 +240,21 @@ def test_one_run_is_consistent_and_refutes_a_mechanism_with_tiny_noise(folder, m
     line = ["--one-run", "--canaries", "200", "rounds=5", "eps=2", "out=o"]
     assert main(line) == 0
     audit = audited(folder)["audit"]
-    assert audit["canaries"] == 200 and audit["repetitions"] == 1 and audit["epsilon_lower"] <= audit["epsilon_claimed"]
+    assert (
+        audit["canaries"] == 200
+        and audit["repetitions"] == 1
+        and audit["epsilon_lower"] <= audit["epsilon_claimed"]
+    )
     assert "1 run with 200 canaries" in capfd.readouterr().out
     real = SeededNoise.normal
-    monkeypatch.setattr(SeededNoise, "normal", lambda self, size, s, name, round: real(self, size, s // 50, name, round))
-    assert main([*line, "--quiet"]) == 4 and main([*line, "neighbouring=add-remove", "--quiet"]) == 4
+    monkeypatch.setattr(
+        SeededNoise,
+        "normal",
+        lambda self, size, s, name, round: real(self, size, s // 50, name, round),
+    )
+    assert (
+        main([*line, "--quiet"]) == 4 and main([*line, "neighbouring=add-remove", "--quiet"]) == 4
+    )
     assert (folder / "o/previous-2/audit.html").exists()
 
 
@@ -209,7 +264,10 @@ def test_one_run_is_consistent_and_refutes_a_mechanism_with_tiny_noise(folder, m
         (["eps=inf"], "eps=inf: nothing is claimed"),
         (["algo=standalone"], "algo=standalone: releases nothing"),
         (["algo=oracle"], "algo=oracle: claims no privacy"),
-        (["algo=rgrad", "algo.calibration=paper"], "holds under the Gaussian design assumption only"),
+        (
+            ["algo=rgrad", "algo.calibration=paper"],
+            "holds under the Gaussian design assumption only",
+        ),
         (["algo=nothing"], "known: "),
         (["algo.wrong=3"], "no setting"),
         (["rounds=-1"], "rounds=-1"),

@@ -21,7 +21,23 @@ from privfed.privacy.clip_norms import MEASURES
 from privfed.privacy.clipping import SCORE, Dense, Scaled, Scores, clamp, clip, norm
 from privfed.runtimes.inprocess import LocalProxy
 
-SPECIAL = [np.nan, np.inf, -np.inf, 1e308, -1.7e308, 1e200, 1e-200, 5e-324, 2.2e-308, 6e4, 6e-8, 1e8, -1.0, 1.0, 0.0]
+SPECIAL = [
+    np.nan,
+    np.inf,
+    -np.inf,
+    1e308,
+    -1.7e308,
+    1e200,
+    1e-200,
+    5e-324,
+    2.2e-308,
+    6e4,
+    6e-8,
+    1e8,
+    -1.0,
+    1.0,
+    0.0,
+]
 NUMBERS = st.sampled_from(SPECIAL) | st.floats(allow_nan=True, allow_infinity=True)
 BOUNDS = st.floats(1e-99, 1e99)
 PRECISION = st.sampled_from([np.float64, np.float32, np.float16])
@@ -32,13 +48,28 @@ CLIENTS = {
     "two batches, pairs": ("algo.estimator=two-batches", "init=pairs"),
     "centaur, power method": ("algo=centaur", "init=ppm", "init.iterations=1", "privacy.clip=auto"),
     "altmin": ("algo=altmin",),
-    "altmin, halves": ("algo=altmin", "algo.estimator=halves", "algo.target=labels", "algo.eta_c=1", "algo.zeta=1"),
+    "altmin, halves": (
+        "algo=altmin",
+        "algo.estimator=halves",
+        "algo.target=labels",
+        "algo.eta_c=1",
+        "algo.zeta=1",
+    ),
     "expmech": ("algo=expmech", "algo.candidates=5"),
     "expmech, absolute": ("algo=expmech", "algo.candidates=5", "algo.targets=absolute"),
     "jlmargin": ("algo=jlmargin", "algo.candidates=5", "algo.sketch=2"),
     "rgrad": ("algo=rgrad", "data.d1=3", "data.d2=1", "data.r=1"),
-    **{f"{algo}, network": (f"algo={algo}", "model=mlp") for algo in ("centaur", "fedavg_ft", "ppsgd", "pmtl_ft")},
-    "centaur, batches, augmented": ("algo=centaur", "model=mlp", "algo.batch=2", "algo.augment=always", "privacy.clip=auto"),
+    **{
+        f"{algo}, network": (f"algo={algo}", "model=mlp")
+        for algo in ("centaur", "fedavg_ft", "ppsgd", "pmtl_ft")
+    },
+    "centaur, batches, augmented": (
+        "algo=centaur",
+        "model=mlp",
+        "algo.batch=2",
+        "algo.augment=always",
+        "privacy.clip=auto",
+    ),
     "fedavg_ft, convolutions": (
         "algo=fedavg_ft",
         "model=module",
@@ -51,7 +82,12 @@ IMAGES = ("data.n=8", f"data.m={M}", "data.size=2", "data.classes=3", "rounds=1"
 
 def filters():
     """A network with convolutions for images of 2 x 2 pixels."""
-    layers = {"conv": nn.Conv2d(1, 2, 2), "flatten": nn.Flatten(), "act": nn.ReLU(), "head": nn.Linear(2, 3)}
+    layers = {
+        "conv": nn.Conv2d(1, 2, 2),
+        "flatten": nn.Flatten(),
+        "act": nn.ReLU(),
+        "head": nn.Linear(2, 3),
+    }
     return nn.Sequential(OrderedDict(layers))
 
 
@@ -60,10 +96,17 @@ def lower(x, precision):
         return x.astype(precision)
 
 
-@given(arrays.arrays(np.float64, st.tuples(st.integers(0, 3), st.integers(0, 4)), elements=NUMBERS), BOUNDS, PRECISION)
+@given(
+    arrays.arrays(np.float64, st.tuples(st.integers(0, 3), st.integers(0, 4)), elements=NUMBERS),
+    BOUNDS,
+    PRECISION,
+)
 def test_arrays_of_contributions(values, bound, precision):
     with np.errstate(all="ignore"):
-        for contributions in (Dense(lower(values, precision)), Scaled(Dense(lower(values, precision)), np.zeros(len(values)))):
+        for contributions in (
+            Dense(lower(values, precision)),
+            Scaled(Dense(lower(values, precision)), np.zeros(len(values))),
+        ):
             total, norms = contributions.clipped(bound)
             assert norm(total) <= len(values) * bound and np.isfinite(norms).all()
 
@@ -77,7 +120,10 @@ def test_norms_of_low_precision_numbers_are_not_too_small(precision, size):
     assert norm(clip(values, 1e-3)) <= 1e-3
 
 
-@given(arrays.arrays(np.float64, st.tuples(st.integers(0, 3), st.integers(1, 4)), elements=NUMBERS), PRECISION)
+@given(
+    arrays.arrays(np.float64, st.tuples(st.integers(0, 3), st.integers(1, 4)), elements=NUMBERS),
+    PRECISION,
+)
 def test_scores(values, precision):
     total, largest = Scores(lower(values, precision)).clipped(SCORE)
     assert np.all((total >= 0) & (total <= len(values) * SCORE) & (total == np.floor(total)))
@@ -92,11 +138,18 @@ def test_the_server_s_own_bounds(x, bound, precision):
     assert np.all((clamped >= 0) & (clamped <= bound) & (clamped == np.floor(clamped)))
 
 
-@given(arrays.arrays(np.float64, 3, elements=NUMBERS), st.floats(1e-99, 1e99), PRECISION, st.integers(0, 10**9))
+@given(
+    arrays.arrays(np.float64, 3, elements=NUMBERS),
+    st.floats(1e-99, 1e99),
+    PRECISION,
+    st.integers(0, 10**9),
+)
 def test_replies(x, bound, precision, examples):
     x = lower(x, precision)
     reply = FitRes(Status(Code.OK, ""), ndarrays_to_parameters([x]), examples, {"step": 1})
-    (total,), present = totals_of([(LocalProxy("a", None), reply)], [((3,), bound)], {"a": 2}, clip, 1)
+    (total,), present = totals_of(
+        [(LocalProxy("a", None), reply)], [((3,), bound)], {"a": 2}, clip, 1
+    )
     assert norm(total) <= 2 * bound
     assert present == (2 if x.dtype == np.float64 and np.isfinite(x).all() else 0)
 
@@ -109,13 +162,24 @@ def questions(name):
     sizes = IMAGES if images else [size for size in TINY if not size.startswith(unknown)]
     hidden = ["model.module.hidden=[3]"] if "model=mlp" in CLIENTS[name] else []
     theatre = Theatre(compose([*sizes, *CLIENTS[name], *hidden]))
-    sent = [message.ins for message in theatre.play().messages if message.kind == "fit" and message.cid == COHORT]
+    sent = [
+        message.ins
+        for message in theatre.play().messages
+        if message.kind == "fit" and message.cid == COHORT
+    ]
     return theatre, [
-        (parameters_to_ndarrays(ins.parameters), {**ins.config, "users": 1, "groups": 1, "group": 0}) for ins in sent
+        (
+            parameters_to_ndarrays(ins.parameters),
+            {**ins.config, "users": 1, "groups": 1, "group": 0},
+        )
+        for ins in sent
     ]
 
 
-USER = st.tuples(arrays.arrays(np.float64, (M, D + 1), elements=NUMBERS), arrays.arrays(np.float64, M, elements=NUMBERS))
+USER = st.tuples(
+    arrays.arrays(np.float64, (M, D + 1), elements=NUMBERS),
+    arrays.arrays(np.float64, M, elements=NUMBERS),
+)
 
 
 @pytest.mark.parametrize("name", CLIENTS)

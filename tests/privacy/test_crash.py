@@ -77,7 +77,9 @@ def train(folder: Path, resume: bool, more: tuple[str, ...], die_at: int = -1) -
     experiment._validation = lambda: None
     outcome = experiment.run(folder, resume=resume)
     np.savez(folder / "end.npz", **outcome.model)
-    (folder / "rows.json").write_text(json.dumps([[row["step"], row["missing_users"]] for row in outcome.rows]))
+    (folder / "rows.json").write_text(
+        json.dumps([[row["step"], row["missing_users"]] for row in outcome.rows])
+    )
 
 
 def entries(folder: Path) -> list[tuple[str, int]]:
@@ -110,7 +112,9 @@ def killed_everywhere(tmp_path: Path, more: tuple[str, ...]):
     pytest.fail("there is no end to the moments of a run")
 
 
-@pytest.mark.parametrize("more", [(), ("algo=altmin",), ("privacy.clip=auto",)], ids=["fedrep", "altmin", "auto"])
+@pytest.mark.parametrize(
+    "more", [(), ("algo=altmin",), ("privacy.clip=auto",)], ids=["fedrep", "altmin", "auto"]
+)
 def test_a_killed_simulation_goes_on_to_the_same_end(tmp_path, more):
     whole = tmp_path / "whole"
     whole.mkdir()
@@ -120,7 +124,11 @@ def test_a_killed_simulation_goes_on_to_the_same_end(tmp_path, more):
     count = 0
     for folder in killed_everywhere(tmp_path, more):
         count += 1
-        assert left(folder) <= len(entries(folder)) if (folder / "ledger.jsonl").exists() else left(folder) == 0
+        assert (
+            left(folder) <= len(entries(folder))
+            if (folder / "ledger.jsonl").exists()
+            else left(folder) == 0
+        )
         if not (folder / "ledger.jsonl").exists():
             continue
         assert in_child(lambda folder=folder: train(folder, True, more)) == 0
@@ -139,14 +147,18 @@ def test_a_killed_run_with_real_noise_never_releases_twice(tmp_path):
         assert out <= len(paid)
         try_again = in_child(lambda folder=folder: resumed(folder, more))
         now = entries(folder)
-        assert now[: len(paid)] == paid and len(set(now)) == len(now) <= 3  # nothing refunded, nothing twice
+        assert (
+            now[: len(paid)] == paid and len(set(now)) == len(now) <= 3
+        )  # nothing refunded, nothing twice
         assert left(folder) <= len(now)
         if try_again == 3:
             refused += 1
             assert paid[-1][0] == "spectral" and now == paid
             continue
         assert try_again == 0 and len(now) == 3
-        given_up += any(missing == 40 for _, missing in json.loads((folder / "rows.json").read_text()))
+        given_up += any(
+            missing == 40 for _, missing in json.loads((folder / "rows.json").read_text())
+        )
     assert given_up > 5 and refused > 2
 
 

@@ -61,7 +61,9 @@ def test_running_out_of_words_changes_no_draw(chunk):
         at += chunk
         return whole[at - chunk : at]
 
-    np.testing.assert_array_equal(exact_sampling.normals(500, 99, given), exact_sampling.normals(500, 99, lambda size: whole))
+    np.testing.assert_array_equal(
+        exact_sampling.normals(500, 99, given), exact_sampling.normals(500, 99, lambda size: whole)
+    )
 
 
 def test_a_tie_is_decided_by_further_bits():
@@ -73,7 +75,10 @@ def test_a_tie_is_decided_by_further_bits():
     low, high = Deviate(7, lambda: 0), Deviate(7, lambda: 1)
     assert low.below(high) and not high.below(low)
     bits = count()
-    a, b = Deviate(7, lambda: next(bits) // 3), Deviate(7, lambda: next(bits) // 3)  # 0 and 0, then 0 and 1
+    a, b = (
+        Deviate(7, lambda: next(bits) // 3),
+        Deviate(7, lambda: next(bits) // 3),
+    )  # 0 and 0, then 0 and 1
     assert a.below(b) != b.below(a)
 
 
@@ -81,7 +86,9 @@ def test_ties_in_the_middle_of_many_draws_leave_the_others_alone():
     words = words_from(3)(4000)
     plain = exact_sampling.normals(100, 7, lambda size: words)
     first = exact_sampling._draw(words, 0, 7)[1]
-    tied = np.concatenate([words[:first], [1 << 63], words[first:]]).astype(np.uint64)  # the second draw meets one half exactly
+    tied = np.concatenate([words[:first], [1 << 63], words[first:]]).astype(
+        np.uint64
+    )  # the second draw meets one half exactly
     assert exact_sampling._draw(tied, first, 7)[0] == exact_sampling.TIE
     again = exact_sampling.normals(100, 7, lambda size: tied)
     assert plain[0] == again[0] and len(again) == 100
@@ -90,7 +97,13 @@ def test_ties_in_the_middle_of_many_draws_leave_the_others_alone():
 @pytest.mark.parametrize(("tail", "wanted"), [(0, 2), (2**64 - 1, 3)])
 def test_rounding_next_to_a_border_takes_more_bits(tail, wanted):
     x = 5 * 2**64 // 6  # a hair below 5/6, so that 3 x is 2.5 to 64 bits
-    words = [1 << 62, 1 << 63, x, 2**64 - 1, 0]  # k = 0: the run 1/2 > 1/4 has odd length; then x, kept, and its sign
+    words = [
+        1 << 62,
+        1 << 63,
+        x,
+        2**64 - 1,
+        0,
+    ]  # k = 0: the run 1/2 > 1/4 has odd length; then x, kept, and its sign
     assert exact_sampling._draw(np.array(words, dtype=np.uint64), 0, 3)[0] == exact_sampling.TIE
     assert Slow(iter(words), lambda: tail).value(3) == wanted
 
@@ -104,9 +117,14 @@ def test_exponential_deviates():
 def test_choices_have_the_stated_probabilities():
     exponents = -np.array([0.0, 0.3, 1.0, 2.5, 5.0, 700.0, 1e6])
     fresh, draws = words_from(5), 20_000
-    found = np.bincount([exact_sampling.first_of_race(exponents, fresh) for _ in range(draws)], minlength=7)
+    found = np.bincount(
+        [exact_sampling.first_of_race(exponents, fresh) for _ in range(draws)], minlength=7
+    )
     expected = draws * np.exp(exponents) / np.exp(exponents).sum()
-    assert chi2.sf(np.sum((found - expected)[:5] ** 2 / expected[:5]), 4) > ENOUGH and found[5:].sum() == 0
+    assert (
+        chi2.sf(np.sum((found - expected)[:5] ** 2 / expected[:5]), 4) > ENOUGH
+        and found[5:].sum() == 0
+    )
 
 
 def test_clocks_that_ring_together_are_told_apart(monkeypatch):

@@ -30,9 +30,9 @@ def test_noise_has_the_claimed_scale(neighbouring, factor):
     made = gate(10.0, neighbouring)
     noise = made.release("x", np.zeros(200_000), bound=3.0, mu=0.5, round=1)
     entry = made.ledger.releases[0]
-    assert entry.sensitivity == pytest.approx(factor * 3.0, rel=1e-3) and entry.std == pytest.approx(
-        entry.sensitivity / 0.5, rel=1e-7
-    )
+    assert entry.sensitivity == pytest.approx(
+        factor * 3.0, rel=1e-3
+    ) and entry.std == pytest.approx(entry.sensitivity / 0.5, rel=1e-7)
     # Relative error of a standard deviation from n samples is about 1 / sqrt(2 n): five of those.
     assert np.std(noise) == pytest.approx(entry.std, rel=5 / math.sqrt(2 * noise.size))
 
@@ -49,10 +49,17 @@ def test_sources_give_independent_standard_normals(source):
 
 
 def test_seeded_noise_repeats_and_discrete_noise_does_not():
-    assert np.array_equal(SeededNoise(5).normal(9, 1 << 24, "a", 1), SeededNoise(5).normal(9, 1 << 24, "a", 1))
-    for other in (SeededNoise(6).normal(9, 1 << 24, "a", 1), SeededNoise(5).normal(9, 1 << 24, "b", 1)):
+    assert np.array_equal(
+        SeededNoise(5).normal(9, 1 << 24, "a", 1), SeededNoise(5).normal(9, 1 << 24, "a", 1)
+    )
+    for other in (
+        SeededNoise(6).normal(9, 1 << 24, "a", 1),
+        SeededNoise(5).normal(9, 1 << 24, "b", 1),
+    ):
         assert not np.array_equal(SeededNoise(5).normal(9, 1 << 24, "a", 1), other)
-    assert not np.array_equal(DiscreteNoise().normal(9, 1 << 24, "a", 1), DiscreteNoise().normal(9, 1 << 24, "a", 1))
+    assert not np.array_equal(
+        DiscreteNoise().normal(9, 1 << 24, "a", 1), DiscreteNoise().normal(9, 1 << 24, "a", 1)
+    )
     with pytest.raises(ConfigError, match="discrete"):
         noise_source("loud", 0)
 
@@ -89,7 +96,9 @@ def test_the_whole_budget_can_be_spent_in_any_number_of_releases():
     for parts in (1, 7, 400):
         made = gate(0.5)
         for t in range(parts):
-            made.release("x", np.zeros(1), bound=1.0, mu=made.ledger.budget.mu / math.sqrt(parts), round=t)
+            made.release(
+                "x", np.zeros(1), bound=1.0, mu=made.ledger.budget.mu / math.sqrt(parts), round=t
+            )
         assert 0.99 * 0.5 <= made.ledger.epsilon <= 0.5
 
 
@@ -120,7 +129,10 @@ def test_rounding_to_the_grid_stays_within_the_sensitivity(total, seed):
     assert np.linalg.norm(a - b) <= made.ledger.releases[0].sensitivity
 
 
-@given(arrays.arrays(np.float64, st.integers(0, 6), elements=st.floats(-1e308, 1e308)), st.floats(1e-300, 1e300))
+@given(
+    arrays.arrays(np.float64, st.integers(0, 6), elements=st.floats(-1e308, 1e308)),
+    st.floats(1e-300, 1e300),
+)
 def test_clip_leaves_alone_what_is_below_the_bound(x, bound):
     clipped = clip(x, bound)
     assert norm(clipped) <= bound
@@ -128,7 +140,10 @@ def test_clip_leaves_alone_what_is_below_the_bound(x, bound):
         np.testing.assert_array_equal(clipped, x)
 
 
-@given(arrays.arrays(np.float64, st.integers(1, 6), elements=st.floats(0, 1e308)), st.floats(1e-300, 1e300))
+@given(
+    arrays.arrays(np.float64, st.integers(1, 6), elements=st.floats(0, 1e308)),
+    st.floats(1e-300, 1e300),
+)
 def test_clip_factors_bound_every_user(norms, bound):
     factors = clip_factors(norms, bound)
     assert np.all(factors * norms <= bound) and np.all((factors >= 0) & (factors <= 1))

@@ -46,14 +46,28 @@ def changed(lines, how):
         "line left out": [lines[0], *lines[2:]],
         "lines swapped": [lines[1], lines[0], *lines[2:]],
         "line twice": [lines[0], lines[0], *lines[1:]],
-        "no link": [lines[0], json.dumps({k: v for k, v in entry.items() if k != "chain"}), *lines[2:]],
+        "no link": [
+            lines[0],
+            json.dumps({k: v for k, v in entry.items() if k != "chain"}),
+            *lines[2:],
+        ],
         "not JSON": [lines[0], "{", *lines[2:]],
         "a list": [lines[0], "[1, 2]", *lines[2:]],
     }[how]
 
 
 @pytest.mark.parametrize(
-    "how", ["std", "time", "line left out", "lines swapped", "line twice", "no link", "not JSON", "a list"]
+    "how",
+    [
+        "std",
+        "time",
+        "line left out",
+        "lines swapped",
+        "line twice",
+        "no link",
+        "not JSON",
+        "a list",
+    ],
 )
 def test_a_changed_ledger_is_refused(written, how):
     path, chain = written
@@ -92,9 +106,7 @@ def test_two_processes_do_not_write_one_ledger(written):
     path, chain = written
     ledger = Ledger(BUDGET)
     ledger.reopen(path, 4, chain)
-    code = (
-        f"from privfed.privacy.ledger import *; Ledger(Budget(1.0, 1e-6)).reopen(__import__('pathlib').Path({str(path)!r}), 0)"
-    )
+    code = f"from privfed.privacy.ledger import *; Ledger(Budget(1.0, 1e-6)).reopen(__import__('pathlib').Path({str(path)!r}), 0)"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert other.returncode != 0 and "another process" in other.stderr
     ledger.close()
@@ -104,23 +116,44 @@ def test_the_command_verifies_and_tells(command, tmp_path):
     assert command("data.n=200", "data.d=6", "rounds=3", "out=run", "--quiet").returncode == 0
 
     def check():
-        return subprocess.run([sys.executable, "-m", "privfed", "ledger", "run"], cwd=tmp_path, capture_output=True, text=True)
+        return subprocess.run(
+            [sys.executable, "-m", "privfed", "ledger", "run"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
 
     good = check()
-    assert good.returncode == 0 and "no line was changed" in good.stdout and "epsilon 1 at delta 1e-06" in good.stdout
+    assert (
+        good.returncode == 0
+        and "no line was changed" in good.stdout
+        and "epsilon 1 at delta 1e-06" in good.stdout
+    )
     result = tmp_path / "run/result.json"
     result.write_text(result.read_text().replace('"epsilon": 0.99', '"epsilon": 0.49', 1))
     assert check().returncode == 2 and "but the ledger says" in check().stderr
     ledger = tmp_path / "run/ledger.jsonl"
     ledger.write_text(ledger.read_text().replace('"round": 2', '"round": 7'))
     bad = check()
-    assert bad.returncode == 2 and "line 3 was changed" in bad.stderr and "Traceback" not in bad.stderr
+    assert (
+        bad.returncode == 2 and "line 3 was changed" in bad.stderr and "Traceback" not in bad.stderr
+    )
 
 
 def test_the_command_notices_a_cut_even_where_the_total_stays(command, tmp_path):
     """Rounds on disjoint groups of users cost what one of them costs."""
-    assert command("algo=altmin", "data.n=200", "data.d=6", "rounds=3", "out=run", "--quiet").returncode == 0
+    assert (
+        command(
+            "algo=altmin", "data.n=200", "data.d=6", "rounds=3", "out=run", "--quiet"
+        ).returncode
+        == 0
+    )
     ledger = tmp_path / "run/ledger.jsonl"
     ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:3]))
-    done = subprocess.run([sys.executable, "-m", "privfed", "ledger", "run"], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "privfed", "ledger", "run"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 2 and "it was cut" in done.stderr

@@ -20,7 +20,15 @@ from privfed.foundation.errors import BudgetError, ConfigError
 from privfed.privacy.accounting import gaussian_epsilon, sampled_mu
 
 N, Q = 12, 0.5
-SMALL = ("algo=fedavg_ft", "data=patterns", f"data.n={N}", "data.m=6", "data.size=6", "model.module.hidden=[8,5]", "rounds=3")
+SMALL = (
+    "algo=fedavg_ft",
+    "data=patterns",
+    f"data.n={N}",
+    "data.m=6",
+    "data.size=6",
+    "model.module.hidden=[8,5]",
+    "rounds=3",
+)
 SAMPLED = (*SMALL, f"algo.sampling={Q}")
 IDS = np.arange(3 * BLOCK + 100)
 
@@ -70,16 +78,25 @@ def test_coins_are_as_secret_as_noise(noise, secret):
 
 @pytest.mark.parametrize("nodes", [1, 5])
 def test_the_divisor_is_the_expected_number_of_users(nodes):
-    experiment = prepared(*SAMPLED, "rounds=1", "eps=inf", "algo.clip=0.05", "algo.eta=1", f"runtime.nodes={nodes}")
+    experiment = prepared(
+        *SAMPLED, "rounds=1", "eps=inf", "algo.clip=0.05", "algo.eta=1", f"runtime.nodes={nodes}"
+    )
     start = [array.copy() for array in experiment.strategy.start]
     client = experiment.factory(range(N))
     parts = [client.contribute(block, start, {"round": 1}).parts for block in client.blocks()]
-    updates = np.concatenate([np.concatenate([p.detach().double().reshape(len(p), -1) for p in some], 1) for some in parts])
+    updates = np.concatenate(
+        [
+            np.concatenate([p.detach().double().reshape(len(p), -1) for p in some], 1)
+            for some in parts
+        ]
+    )
     there = coins(np.arange(N), config(q=Q))
     assert 0 < there.sum() != Q * N, "otherwise this test says nothing"
     wanted = sum(naive.clip(update, 0.05) for update in updates[there]) / (Q * N)
     model = experiment.run().model
-    moved = np.concatenate([(new - old).ravel() for new, old in zip(model.values(), start, strict=True)])
+    moved = np.concatenate(
+        [(new - old).ravel() for new, old in zip(model.values(), start, strict=True)]
+    )
     np.testing.assert_allclose(moved, wanted, atol=1e-4 * np.linalg.norm(wanted))
 
 
@@ -91,7 +108,9 @@ def test_who_does_not_take_part_answers_like_everybody_else():
     there = coins(np.arange(N), ins.config)
     answers = [experiment.factory(range(i, i + 1)).to_client().fit(ins) for i in range(N)]
     arrays = [parameters_to_ndarrays(answer.parameters) for answer in answers]
-    assert {(len(some), some[0].shape, some[0].dtype) for some in arrays} == {(1, strategy.shape(), np.dtype(float))}
+    assert {(len(some), some[0].shape, some[0].dtype) for some in arrays} == {
+        (1, strategy.shape(), np.dtype(float))
+    }
     assert {(answer.num_examples, tuple(answer.metrics)) for answer in answers} == {(1, ("step",))}
     assert len({len(answer.parameters.tensors[0]) for answer in answers}) == 1
     assert [bool(some[0].any()) for some in arrays] == there.tolist()
@@ -99,7 +118,11 @@ def test_who_does_not_take_part_answers_like_everybody_else():
 
 def test_nobody_is_missing_because_of_a_coin():
     outcome = prepared(*SAMPLED, f"runtime.nodes={N}", "runtime.threads=1").run()
-    assert [row["missing_users"] for row in outcome.rows] == [0, 0, 0] and "notes" not in outcome.result
+    assert [row["missing_users"] for row in outcome.rows] == [
+        0,
+        0,
+        0,
+    ] and "notes" not in outcome.result
 
 
 def test_a_user_who_does_not_take_part_keeps_its_head():
@@ -120,12 +143,17 @@ def test_the_ledger_accounts_for_coins_and_fills_the_budget(relation, tmp_path, 
     result = json.loads((tmp_path / "o/result.json").read_text())["privacy"]
     assert [line["sampling"] for line in ledger] == [Q] * 3
     assert 0.98 <= result["epsilon"] == ledger[-1]["epsilon_spent"] <= 1
-    assert result["epsilon_by_neighbouring"]["replace-one"] > result["epsilon_by_neighbouring"]["add-remove"]
+    assert (
+        result["epsilon_by_neighbouring"]["replace-one"]
+        > result["epsilon_by_neighbouring"]["add-remove"]
+    )
     spent = [line["epsilon_spent"] for line in ledger]
     assert spent == sorted(spent) and spent[0] < spent[-1]
     rows = (tmp_path / "o/rounds.csv").read_text().splitlines()
     noise = float(rows[1].split(",")[rows[0].split(",").index("noise_std")])
-    assert noise == pytest.approx(ledger[0]["std"] / (Q * N)), "of the mean, whose divisor is the expected number"
+    assert noise == pytest.approx(ledger[0]["std"] / (Q * N)), (
+        "of the mean, whose divisor is the expected number"
+    )
 
 
 def test_the_ledger_agrees_with_opacus():
@@ -133,14 +161,20 @@ def test_the_ledger_agrees_with_opacus():
     experiment.run()
     accountant = PRVAccountant()
     accountant.history = [(1 / experiment.ledger.releases[0].mu, Q, 3)]
-    assert experiment.ledger.epsilon == pytest.approx(accountant.get_epsilon(experiment.budget.delta, eps_error=0.01), rel=0.02)
+    assert experiment.ledger.epsilon == pytest.approx(
+        accountant.get_epsilon(experiment.budget.delta, eps_error=0.01), rel=0.02
+    )
 
 
 def test_everybody_taking_part_costs_the_exact_formula():
     experiment = prepared(*SMALL, "eps=1")
     experiment.run()
     mu = math.hypot(*(release.mu for release in experiment.ledger.releases))
-    assert experiment.ledger.epsilon == gaussian_epsilon(mu, experiment.budget.delta) == pytest.approx(1, rel=1e-4)
+    assert (
+        experiment.ledger.epsilon
+        == gaussian_epsilon(mu, experiment.budget.delta)
+        == pytest.approx(1, rel=1e-4)
+    )
     assert {release.sampling for release in experiment.ledger.releases} == {1.0}
 
 
@@ -153,17 +187,30 @@ def test_coins_buy_less_noise_for_a_sum():
 @pytest.mark.parametrize("q", [0.999, 0.9])
 def test_what_is_planned_is_never_refused(q, replaced):
     relation = "replace-one" if replaced else "add-remove"
-    mu = prepared(*SMALL, f"algo.sampling={q}", "rounds=20", f"neighbouring={relation}").strategy.plan[0].mu
+    mu = (
+        prepared(*SMALL, f"algo.sampling={q}", "rounds=20", f"neighbouring={relation}")
+        .strategy.plan[0]
+        .mu
+    )
     assert mu == sampled_mu(1.0, 1e-5, q, 20, replaced)
 
 
 REFUSED = {
     "nobody": (("algo.sampling=0",), "algo.sampling=0: must be a probability above 0"),
-    "more than everybody": (("algo.sampling=1.5",), "algo.sampling=1.5: must be a probability above 0"),
+    "more than everybody": (
+        ("algo.sampling=1.5",),
+        "algo.sampling=1.5: must be a probability above 0",
+    ),
     "a word": (("algo.sampling=half",), "algo.sampling=half: must be a probability above 0"),
-    "private clip norms": (("privacy.clip=auto",), "privacy.clip=auto: is for algo.sampling=1, not for algo.sampling=0.5"),
+    "private clip norms": (
+        ("privacy.clip=auto",),
+        "privacy.clip=auto: is for algo.sampling=1, not for algo.sampling=0.5",
+    ),
     "no delta": (("delta=0",), "delta=0: Gaussian noise needs delta above 0"),
-    "noise without a budget": (("eps=inf", "privacy.noise_multiplier=1"), "eps=inf asks for no noise"),
+    "noise without a budget": (
+        ("eps=inf", "privacy.noise_multiplier=1"),
+        "eps=inf asks for no noise",
+    ),
 }
 
 
@@ -171,13 +218,22 @@ REFUSED = {
 def test_settings_that_are_refused(what):
     more, words = REFUSED[what]
     with pytest.raises(ConfigError, match=words):
-        prepared(*(setting for setting in SAMPLED if setting.partition("=")[0] != more[0].partition("=")[0]), *more)
+        prepared(
+            *(
+                setting
+                for setting in SAMPLED
+                if setting.partition("=")[0] != more[0].partition("=")[0]
+            ),
+            *more,
+        )
 
 
 def test_a_noise_multiplier_is_taken_as_it_is_and_refused_over_budget():
     experiment = prepared(*SAMPLED, "eps=2", "privacy.noise_multiplier=20")
     experiment.run()
-    assert [1 / release.mu for release in experiment.ledger.releases] == pytest.approx([20] * 3, rel=1e-5)
+    assert [1 / release.mu for release in experiment.ledger.releases] == pytest.approx(
+        [20] * 3, rel=1e-5
+    )
     assert 0 < experiment.ledger.epsilon < 2
     with pytest.raises(BudgetError):
         prepared(*SAMPLED, "eps=0.1", "privacy.noise_multiplier=2")

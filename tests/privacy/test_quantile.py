@@ -19,7 +19,11 @@ def test_noise_shifts_it_little_and_it_is_always_usable():
     histogram = Histogram()
     counts = histogram.count(rng.lognormal(size=20_000), 0.0)
     for _ in range(50):
-        assert 0.3 < histogram.clip(counts + 150 * rng.standard_normal(counts.size), 20_000, 0.5, 0.0) < 3
+        assert (
+            0.3
+            < histogram.clip(counts + 150 * rng.standard_normal(counts.size), 20_000, 0.5, 0.0)
+            < 3
+        )
         assert 0 < histogram.clip(1e6 * rng.standard_normal(counts.size), 20_000, 0.5, 0.0) < np.inf
 
 

@@ -15,7 +15,15 @@ SIZES = {
     "jlmargin": ("algo.candidates=20", "algo.sketch=4"),
     "rgrad": ("data.d1=2", "data.d2=3", "data.m=2"),
 }
-IMAGES = ("data.n=24", "data.m=4", "data.size=4", "data.classes=4", "rounds=2", "eps=4", "algo.clip=0.05")
+IMAGES = (
+    "data.n=24",
+    "data.m=4",
+    "data.size=4",
+    "data.classes=4",
+    "rounds=2",
+    "eps=4",
+    "algo.clip=0.05",
+)
 MLP = (*IMAGES, "model.module.hidden=[6,4]")
 LENET = (
     *(setting for setting in IMAGES if not setting.startswith(("data.size", "data.n="))), "data.size=16", "data.n=8",
@@ -88,14 +96,20 @@ def test_what_every_algorithm_claims_holds(algo, neighbouring):
     assert bool(report.releases) == (algo not in ("oracle", "standalone"))
     for name, (ratio, who) in report.nearest.items():
         assert NEAR.get(name, 0.5) < ratio <= 1, f"{name}: {who}"
-        assert 0.8 < report.lying[name][0] <= 1, "the liars would not notice a sensitivity a little too small"
+        assert 0.8 < report.lying[name][0] <= 1, (
+            "the liars would not notice a sensitivity a little too small"
+        )
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_initialisers_estimators_and_private_clip_norms(variant):
     more = VARIANTS[variant]
     images = any(setting.startswith("data.size") for setting in more)
-    base = [size for size in TINY if not (any(o.startswith("data.d1") for o in more) and size.startswith("data.d="))]
+    base = [
+        size
+        for size in TINY
+        if not (any(o.startswith("data.d1") for o in more) and size.startswith("data.d="))
+    ]
     base = [] if images else base
     report = checked(*base, *more)
     assert report.findings == [] and report.releases
@@ -120,7 +134,14 @@ def test_planted_bugs_are_refuted(bug):
 
 
 @pytest.mark.parametrize(
-    "bug", ["halved noise", "missing server clip", "psi instead of 2 psi", "weighting by reports", "reused noise"]
+    "bug",
+    [
+        "halved noise",
+        "missing server clip",
+        "psi instead of 2 psi",
+        "weighting by reports",
+        "reused noise",
+    ],
 )
 @pytest.mark.parametrize("algo", ["expmech", "jlmargin"])
 def test_planted_bugs_are_refuted_in_selections(algo, bug):
@@ -134,11 +155,20 @@ def test_the_command_says_what_it_found(capsys):
     arguments = ["data.d=5", "data.m=6", "rounds=1", "--tries", "30"]
     assert main(arguments) == 0
     said = capsys.readouterr().out
-    assert "2 releases each, replace-one, guarantee: worst-case" in said and "Nothing was found" in said
+    assert (
+        "2 releases each, replace-one, guarantee: worst-case" in said
+        and "Nothing was found" in said
+    )
     with BUGS["divisor of replies"][0]():
         assert main(arguments) == 4
     said, error = capsys.readouterr()
-    assert "REFUTED (bypass): what node 'crowd' is told in step 2 (gradient) depends on who answers" in said
+    assert (
+        "REFUTED (bypass): what node 'crowd' is told in step 2 (gradient) depends on who answers"
+        in said
+    )
     assert error == "privfed: what fedrep claims about bypass does not hold\n"
     assert main(["data.n=3"]) == 2 and "at least 6" in capsys.readouterr().err
-    assert main(["data=remote", "data.d=3", "data.n=9"]) == 2 and "simulated" in capsys.readouterr().err
+    assert (
+        main(["data=remote", "data.d=3", "data.n=9"]) == 2
+        and "simulated" in capsys.readouterr().err
+    )

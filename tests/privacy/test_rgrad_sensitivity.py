@@ -18,7 +18,10 @@ def test_clipped_releases_are_charged_with_their_sensitivity(neighbouring):
     experiment = Experiment(compose([*SETTINGS, f"neighbouring={neighbouring}"]))
     privacy = experiment.run().result["privacy"]
     factor = FACTOR[neighbouring]
-    assert all(factor * r.clip < r.sensitivity < factor * r.clip * 1.001 for r in experiment.ledger.releases)
+    assert all(
+        factor * r.clip < r.sensitivity < factor * r.clip * 1.001
+        for r in experiment.ledger.releases
+    )
     assert privacy["guarantee"] == "worst-case" and 0.99 * 8 <= privacy["epsilon"] <= 8
     cost = privacy["epsilon_by_neighbouring"]
     assert (
@@ -31,7 +34,9 @@ def test_clipped_releases_are_charged_with_their_sensitivity(neighbouring):
 @pytest.mark.parametrize("neighbouring", ["replace-one", "weak"])
 def test_the_papers_calibration_is_what_the_paper_prints_and_is_labelled(neighbouring):
     constants = ("algo.C2=3", "algo.C3=5", "data.sigma=0.2", "data.singular=[2.0,0.5]")
-    experiment = Experiment(compose([*SETTINGS, "algo.calibration=paper", f"neighbouring={neighbouring}", *constants]))
+    experiment = Experiment(
+        compose([*SETTINGS, "algo.calibration=paper", f"neighbouring={neighbouring}", *constants])
+    )
     result = experiment.run().result
     r, log, strong = 2, math.log(60), neighbouring == "replace-one"
     core = 3 * (0.2 + strong * math.sqrt(r) * 2.0) * math.sqrt(r) * log
@@ -39,9 +44,13 @@ def test_the_papers_calibration_is_what_the_paper_prints_and_is_labelled(neighbo
     releases = experiment.ledger.releases
     assert [x.name for x in releases] == ["regression"] * 3 + ["gradient"] * 2
     assert [x.size for x in releases] == [3, 6, 4, 14, 14]
-    assert [x.sensitivity for x in releases] == pytest.approx([core / 0.5, core / 0.5, core, gradient, gradient], rel=1e-4)
+    assert [x.sensitivity for x in releases] == pytest.approx(
+        [core / 0.5, core / 0.5, core, gradient, gradient], rel=1e-4
+    )
     shares = [(x.mu / experiment.budget.mu) ** 2 for x in releases]
     assert shares == pytest.approx([0.1, 0.1, 0.1, 0.35, 0.35], rel=1e-4)
     privacy = result["privacy"]
     assert privacy["guarantee"] == "under the Gaussian design assumption"
-    assert list(privacy["epsilon_by_neighbouring"]) == [neighbouring] and "C2=3" in result["notes"][0]
+    assert (
+        list(privacy["epsilon_by_neighbouring"]) == [neighbouring] and "C2=3" in result["notes"][0]
+    )

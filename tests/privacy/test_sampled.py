@@ -18,7 +18,13 @@ from privfed.privacy.ledger import Budget, Ledger
 
 @pytest.mark.parametrize(
     ("mu", "q", "rounds", "delta"),
-    [(0.8, 0.1, 50, 1e-5), (1.0, 0.01, 300, 1e-6), (0.3, 0.5, 20, 1e-5), (2.0, 0.05, 30, 1e-5), (0.5, 0.2, 100, 1e-6)],
+    [
+        (0.8, 0.1, 50, 1e-5),
+        (1.0, 0.01, 300, 1e-6),
+        (0.3, 0.5, 20, 1e-5),
+        (2.0, 0.05, 30, 1e-5),
+        (0.5, 0.2, 100, 1e-6),
+    ],
 )
 def test_agrees_with_opacus(mu, q, rounds, delta):
     ours = total_epsilon([Planned(mu, sampling=q)] * rounds, delta, replaced=False)
@@ -42,7 +48,9 @@ def integrated_delta(epsilon, mu, q, replaced):
     other = (1 - q) * density(0.0) + q * density(-1.0) if replaced else density(0.0)
     step = x[1] - x[0]
     directions = ((p, other), (other, p))
-    return max(float(np.sum(np.maximum(a - math.exp(epsilon) * b, 0.0)) * step) for a, b in directions)
+    return max(
+        float(np.sum(np.maximum(a - math.exp(epsilon) * b, 0.0)) * step) for a, b in directions
+    )
 
 
 @pytest.mark.parametrize("replaced", [True, False])

@@ -28,7 +28,18 @@ VARIANTS = {
     "s0": ("algo=expmech", "algo.train=s0"),
     "margin": ("algo=jlmargin", "algo.sketch=4"),
 }
-KINDS = ("typical", "fits", "huge", "overflow", "zero", "tiny", "nan", "inf", "largest", "other labels")
+KINDS = (
+    "typical",
+    "fits",
+    "huge",
+    "overflow",
+    "zero",
+    "tiny",
+    "nan",
+    "inf",
+    "largest",
+    "other labels",
+)
 
 
 def made(*overrides):
@@ -50,7 +61,10 @@ def one_user(rng, kind, labels, m=6, d=6):
     elif kind == "tiny":
         X = X * 1e-200
     elif kind in ("huge", "overflow"):
-        X, y = X * {"huge": 1e8, "overflow": 1e200}[kind], y if labels else y * {"huge": 1e8, "overflow": 1e200}[kind]
+        X, y = (
+            X * {"huge": 1e8, "overflow": 1e200}[kind],
+            y if labels else y * {"huge": 1e8, "overflow": 1e200}[kind],
+        )
     elif kind in ("nan", "inf", "largest"):
         X[1, 2] = {"nan": np.nan, "inf": -np.inf, "largest": 1.7e308}[kind]
     return X, y
@@ -77,13 +91,17 @@ def test_selection_frequencies_are_the_exact_ones(neighbouring):
     counts = np.zeros(500)
     for seed in range(20_000):
         gate = NoiseGate(Ledger(Budget(epsilon, 0.0, neighbouring)), SeededNoise(seed))
-        counts[gate.select("select", total, bound=SCORE, epsilon=epsilon * (1 - 1e-12), round=1)] += 1
+        counts[
+            gate.select("select", total, bound=SCORE, epsilon=epsilon * (1 - 1e-12), round=1)
+        ] += 1
     rare = exact * 20_000 < 5
     observed = np.append(counts[~rare], counts[rare].sum())
     expected = np.append(exact[~rare], exact[rare].sum()) * 20_000
     keep = expected > 0
     assert chisquare(observed[keep], expected[keep]).pvalue > 1e-3
-    assert chisquare(observed[keep], np.full(keep.sum(), 20_000 / keep.sum())).pvalue < 1e-9, "uniform would do as well"
+    assert chisquare(observed[keep], np.full(keep.sum(), 20_000 / keep.sum())).pvalue < 1e-9, (
+        "uniform would do as well"
+    )
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -103,9 +121,16 @@ def test_replies_out_of_range_are_clamped_to_what_a_nodes_users_can_send():
     lies = [np.full(C, 1e300), np.full(C, -5.0), np.linspace(0, 20.5, C)]
     results = []
     for i, lie in enumerate(lies):
-        answer = FitRes(Status(Code.OK, ""), ndarrays_to_parameters([lie]), num_examples=10**6, metrics={"step": 1})
+        answer = FitRes(
+            Status(Code.OK, ""),
+            ndarrays_to_parameters([lie]),
+            num_examples=10**6,
+            metrics={"step": 1},
+        )
         results.append((LocalProxy(str(i), None), answer))
-    totals, present = totals_of(results, [((C,), SCORE)], strategy.federation.asked(0, None), strategy.bounded, 1)
+    totals, present = totals_of(
+        results, [((C,), SCORE)], strategy.federation.asked(0, None), strategy.bounded, 1
+    )
     np.testing.assert_array_equal(totals[0], 20 * SCORE + np.floor(lies[2]))
     assert present == 60
     assert clamp(np.array([3.7]), 2.0) == 2.0
@@ -115,9 +140,17 @@ def test_replies_out_of_range_are_clamped_to_what_a_nodes_users_can_send():
 @pytest.mark.parametrize("rounds", [1, 7])
 @pytest.mark.parametrize("algo", ["expmech", "jlmargin"])
 def test_the_whole_budget_is_spent_purely(algo, rounds, neighbouring):
-    result = made(f"algo={algo}", f"rounds={rounds}", "eps=0.7", f"neighbouring={neighbouring}").run().result
+    result = (
+        made(f"algo={algo}", f"rounds={rounds}", "eps=0.7", f"neighbouring={neighbouring}")
+        .run()
+        .result
+    )
     privacy = result["privacy"]
-    assert privacy["delta"] == 0.0 and privacy["guarantee"] == "worst-case" and privacy["releases"] == rounds
+    assert (
+        privacy["delta"] == 0.0
+        and privacy["guarantee"] == "worst-case"
+        and privacy["releases"] == rounds
+    )
     assert 0.7 * (1 - 1e-9) <= privacy["epsilon"] <= 0.7
     other = {"replace-one": "add-remove", "add-remove": "replace-one"}[neighbouring]
     factor = 0.5 if neighbouring == "replace-one" else 2.0
@@ -127,11 +160,15 @@ def test_the_whole_budget_is_spent_purely(algo, rounds, neighbouring):
 @pytest.mark.parametrize("algo", ["expmech", "jlmargin"])
 def test_without_privacy_the_best_candidate_is_taken(algo):
     experiment = made(f"algo={algo}", "eps=inf", "rounds=1")
-    best = scores(experiment, *(getattr(experiment.data.cohort(0, 60), name) for name in "Xy")).argmax()
+    best = scores(
+        experiment, *(getattr(experiment.data.cohort(0, 60), name) for name in "Xy")
+    ).argmax()
     choice = experiment.strategy.publish(experiment.strategy.pool[best])[0]
     outcome = experiment.run()
     np.testing.assert_array_equal(outcome.model["U"], choice)
-    assert outcome.result["privacy"]["guarantee"] == "none" and math.isinf(outcome.result["privacy"]["epsilon"])
+    assert outcome.result["privacy"]["guarantee"] == "none" and math.isinf(
+        outcome.result["privacy"]["epsilon"]
+    )
 
 
 @pytest.mark.parametrize("algo", ["expmech", "jlmargin"])
@@ -142,20 +179,37 @@ def test_candidates_depend_on_nothing_but_seed_and_choice(algo):
     for experiment in (a, b):
         experiment.strategy.step(1, np.asarray(5))
     np.testing.assert_array_equal(a.strategy.pool, b.strategy.pool)
-    assert len(a.strategy.pool) == 40 and len(random_orthonormal(np.random.default_rng(0), 3, 4, 2)) == 3
+    assert (
+        len(a.strategy.pool) == 40
+        and len(random_orthonormal(np.random.default_rng(0), 3, 4, 2)) == 3
+    )
 
 
-@pytest.mark.parametrize("more", [("algo=expmech",), ("algo=jlmargin",), ("algo=expmech", "algo.targets=absolute")])
+@pytest.mark.parametrize(
+    "more", [("algo=expmech",), ("algo=jlmargin",), ("algo=expmech", "algo.targets=absolute")]
+)
 def test_same_numbers_however_users_are_spread(more):
-    a, b = (made(*more, "data.n=300", f"runtime.nodes={nodes}", "rounds=4", "eps=8").run() for nodes in (1, 7))
+    a, b = (
+        made(*more, "data.n=300", f"runtime.nodes={nodes}", "rounds=4", "eps=8").run()
+        for nodes in (1, 7)
+    )
     np.testing.assert_allclose(a.model["U"], b.model["U"], rtol=1e-8, atol=1e-10)
     assert a.result["metrics"] == pytest.approx(b.result["metrics"], rel=1e-8)
 
 
 def test_several_selections_find_more_than_one():
     """The same budget on d=20: one selection among random candidates finds nothing, twenty find the embedding."""
-    settings = ("algo=expmech", "data.d=20", "data.n=4000", "data.m=10", "eps=8", "algo.candidates=100")
-    once, often = (made(*settings, f"rounds={rounds}").run().result["metrics"]["mse"] for rounds in (1, 20))
+    settings = (
+        "algo=expmech",
+        "data.d=20",
+        "data.n=4000",
+        "data.m=10",
+        "eps=8",
+        "algo.candidates=100",
+    )
+    once, often = (
+        made(*settings, f"rounds={rounds}").run().result["metrics"]["mse"] for rounds in (1, 20)
+    )
     assert often < 0.5 * once
 
 
@@ -166,5 +220,10 @@ def test_delta_zero_on_the_command_line(tmp_path, monkeypatch, capfd):
     assert main([*SMALL, "algo=jlmargin", "delta=0", "out=o"]) == 0
     assert "together 1-differentially private" in " ".join(capfd.readouterr().out.split())
     result = json.loads((tmp_path / "o/result.json").read_text())
-    assert result["privacy"]["delta"] == 0 and {"risk", "risk_random", "distortion"} <= set(result["metrics"])
-    assert json.loads((tmp_path / "o/ledger.jsonl").read_text().splitlines()[0])["mechanism"] == "exponential"
+    assert result["privacy"]["delta"] == 0 and {"risk", "risk_random", "distortion"} <= set(
+        result["metrics"]
+    )
+    assert (
+        json.loads((tmp_path / "o/ledger.jsonl").read_text().splitlines()[0])["mechanism"]
+        == "exponential"
+    )

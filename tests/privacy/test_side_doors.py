@@ -32,7 +32,9 @@ def real(monkeypatch):
             return cohorts[-1]
 
         monkeypatch.setattr(Synthetic, "cohort", cohort)
-        roster = Roster([Member("a", USERS // 2, new_token()), Member("b", USERS - USERS // 2, new_token())])
+        roster = Roster(
+            [Member("a", USERS // 2, new_token()), Member("b", USERS - USERS // 2, new_token())]
+        )
         return Experiment(compose([*SETTINGS, *more]), roster), cohorts
 
     return make
@@ -58,7 +60,9 @@ def contents(folder, captured):
     return b"\n".join(whole)
 
 
-@pytest.mark.parametrize("more", [(), ("algo=altmin",), ("privacy.clip=auto",)], ids=["fedrep", "altmin", "auto"])
+@pytest.mark.parametrize(
+    "more", [(), ("algo=altmin",), ("privacy.clip=auto",)], ids=["fedrep", "altmin", "auto"]
+)
 def test_no_value_of_a_user_is_left_behind(real, tmp_path, capsys, more):
     experiment, cohorts = real(*more)
     write_config(tmp_path, experiment.cfg)
@@ -72,15 +76,34 @@ def test_no_value_of_a_user_is_left_behind(real, tmp_path, capsys, more):
     for cohort in cohorts:
         client = experiment.factory.serving(cohort)
         W = client.weights(cohort, shared)
-        gradients = np.concatenate([np.linalg.norm(cohort.X, axis=(1, 2)), np.linalg.norm(cohort.y, axis=1)])
-        for trace in traces(np.concatenate([np.ravel(part) for part in (cohort.X, cohort.y, W, gradients)])):
+        gradients = np.concatenate(
+            [np.linalg.norm(cohort.X, axis=(1, 2)), np.linalg.norm(cohort.y, axis=1)]
+        )
+        for trace in traces(
+            np.concatenate([np.ravel(part) for part in (cohort.X, cohort.y, W, gradients)])
+        ):
             seen += 1
             assert trace not in left, trace
     assert seen > 2 * USERS * 6 * FEATURES
     for row in rows:
         assert float(row["seconds"]).is_integer()
-    assert float(outcome.result["time"]["total_s"]).is_integer() and "user_rounds_per_s" not in outcome.result["time"]
-    known = {"step", "task", "round", "users", "clip", "noise_std", "epsilon", "missing_users", "seconds", "mse", "dist"}
+    assert (
+        float(outcome.result["time"]["total_s"]).is_integer()
+        and "user_rounds_per_s" not in outcome.result["time"]
+    )
+    known = {
+        "step",
+        "task",
+        "round",
+        "users",
+        "clip",
+        "noise_std",
+        "epsilon",
+        "missing_users",
+        "seconds",
+        "mse",
+        "dist",
+    }
     assert {key for row in rows for key in row} <= known  # mse and dist: of fresh public users
 
 
@@ -91,7 +114,9 @@ def test_a_second_run_on_the_same_users_is_flagged(real, tmp_path, monkeypatch):
         write_config(tmp_path, experiment.cfg)
         write_run(tmp_path, experiment.cfg, experiment.run(tmp_path))
         notes = json.loads((tmp_path / "result.json").read_text()).get("notes", [])
-        assert [note.count("0.5") for note in notes if "Earlier runs" in note] == [expected] * bool(expected)
+        assert [note.count("0.5") for note in notes if "Earlier runs" in note] == [expected] * bool(
+            expected
+        )
     monkeypatch.undo()
     simulated = Experiment(compose(SETTINGS))
     keep_previous(tmp_path)

@@ -37,7 +37,12 @@ GUISES = {
     "one row": [["31", "4321.25", "Bern", "1"]],
     "many rows": [[20 + j % 50, 10.0 * j, "Basel", j % 2] for j in range(137)],
     "all missing": [["", "", "", 1]] * 5,
-    "strange cells": [["x", "--", "Atlantis", "0"], ["1e400", "inf", "", "1"], ["-1e38", "1e-38", "Bern", "1"]] * 2,
+    "strange cells": [
+        ["x", "--", "Atlantis", "0"],
+        ["1e400", "inf", "", "1"],
+        ["-1e38", "1e-38", "Bern", "1"],
+    ]
+    * 2,
     "all equal": [["50", "1e30", "Bern", "1"]] * 12,
     "alternating": [["0" if j % 2 else "100", (-1) ** j * 1e20, "Bern", j % 2] for j in range(10)],
 }
@@ -55,7 +60,11 @@ def table(path, guise):
     changed = "person4"
     rows = GUISES[guise] or lines.pop(changed)
     lines.pop(changed, None)
-    return write(path, HEADER, [[name, *row] for name, mine in ((changed, rows), *lines.items()) for row in mine])
+    return write(
+        path,
+        HEADER,
+        [[name, *row] for name, mine in ((changed, rows), *lines.items()) for row in mine],
+    )
 
 
 @pytest.fixture
@@ -73,15 +82,31 @@ def played(tmp_path, monkeypatch, capfd):
         entered.clear()
         (tmp_path / "schema.yaml").write_text(SCHEMA % (kind, missing))
         folder = tmp_path / "run"
-        line = ["data=table", f"data.path={table(tmp_path / 't.csv', guise)}", f"data.schema={tmp_path / 'schema.yaml'}"]
+        line = [
+            "data=table",
+            f"data.path={table(tmp_path / 't.csv', guise)}",
+            f"data.schema={tmp_path / 'schema.yaml'}",
+        ]
         with monkeypatch.context() as patch:
             patch.setattr(NoiseGate, "release", release)
             # When it was, how long it took and how much memory are the only things that differ.
-            patch.setattr(ledger, "time", SimpleNamespace(gmtime=lambda: None, strftime=lambda *_: "now"))
+            patch.setattr(
+                ledger, "time", SimpleNamespace(gmtime=lambda: None, strftime=lambda *_: "now")
+            )
             patch.setattr(wiring.Experiment, "_told", lambda self, seconds: 1.0)
             patch.setattr(wiring, "peak_rss_mb", lambda: 1.0)
             assert (
-                main([*line, "data.evaluate=false", "eps=500", "rounds=2", "runtime.threads=1", f"out={folder}", *overrides])
+                main(
+                    [
+                        *line,
+                        "data.evaluate=false",
+                        "eps=500",
+                        "rounds=2",
+                        "runtime.threads=1",
+                        f"out={folder}",
+                        *overrides,
+                    ]
+                )
                 == 0
             )
         said = capfd.readouterr()
@@ -104,22 +129,39 @@ SETTINGS = {
         ("runtime.nodes=9", "data.most_rows=4"),
         {"missing": "drop", "kind": "categorical, values: [0, 1]"},
     ),
-    "add-remove": (("runtime.nodes=2", "neighbouring=add-remove", "algo.clip.spectral=1e-3"), {"missing": "indicator"}),
+    "add-remove": (
+        ("runtime.nodes=2", "neighbouring=add-remove", "algo.clip.spectral=1e-3"),
+        {"missing": "indicator"},
+    ),
 }
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_with_the_releases_given_nothing_depends_on_a_user_and_no_sum_moves_further_than_claimed(played, setting):
+def test_with_the_releases_given_nothing_depends_on_a_user_and_no_sum_moves_further_than_claimed(
+    played, setting
+):
     overrides, schema = SETTINGS[setting]
     plays = {guise: played(guise, *overrides, **schema) for guise in GUISES}
     base, calls = plays["itself"]
-    assert {"result.json", "report.html", "ledger.jsonl", "rounds.csv", "config.yaml", "console", "model.npz U"} <= set(base)
+    assert {
+        "result.json",
+        "report.html",
+        "ledger.jsonl",
+        "rounds.csv",
+        "config.yaml",
+        "console",
+        "model.npz U",
+    } <= set(base)
     assert not {"details.json", "private"} & set(base) and len(calls) >= 12
     for guise, (left, _) in plays.items():
         assert left == base, guise
     moved = {}
     absent = plays["no target"]
-    for one, other in product([absent], plays.values()) if setting == "add-remove" else combinations(plays.values(), 2):
+    for one, other in (
+        product([absent], plays.values())
+        if setting == "add-remove"
+        else combinations(plays.values(), 2)
+    ):
         for (name, mine, entry), (_, theirs, _) in zip(one[1], other[1], strict=True):
             moved[name] = max(moved.get(name, 0.0), norm(mine - theirs) / entry.sensitivity)
     assert len(moved) == (7 if setting == "add-remove" else 8)
@@ -130,7 +172,14 @@ def test_nothing_of_a_user_is_left_behind(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     path = table(tmp_path / "t.csv", "many rows")
     (tmp_path / "schema.yaml").write_text(SCHEMA % ("numeric", "mean"))
-    settings = ["data=table", "data.path=t.csv", "data.schema=schema.yaml", "data.evaluate=false", "rounds=2", "out=run"]
+    settings = [
+        "data=table",
+        "data.path=t.csv",
+        "data.schema=schema.yaml",
+        "data.evaluate=false",
+        "rounds=2",
+        "out=run",
+    ]
     assert main(settings) == 0
     said = capfd.readouterr()
     whole = said.out.encode() + said.err.encode()
@@ -150,10 +199,18 @@ def test_nothing_of_a_user_is_left_behind(tmp_path, monkeypatch, capfd):
                 assert value in (0, 1) or value.tobytes() not in whole or value == np.rint(value)
     sizes = {137, 6, 7, 137 + sum(ROWS + i for i in range(USERS) if i != 4)}
     text = whole.decode(errors="ignore")
-    assert not [size for size in sizes if size > 20 and re.search(rf"(?<![\d.,]){size}(?![\d.,])", text)]
+    assert not [
+        size for size in sizes if size > 20 and re.search(rf"(?<![\d.,]){size}(?![\d.,])", text)
+    ]
     result = json.loads((tmp_path / "run/result.json").read_text())
-    assert result["metrics"] == {} and "judged" not in result and result["privacy"]["noise"] == "discrete"
-    assert result["privacy"]["guarantee"] == "worst-case" and "user_rounds_per_s" not in result["time"]
+    assert (
+        result["metrics"] == {}
+        and "judged" not in result
+        and result["privacy"]["noise"] == "discrete"
+    )
+    assert (
+        result["privacy"]["guarantee"] == "worst-case" and "user_rounds_per_s" not in result["time"]
+    )
     assert all(float(seconds).is_integer() for seconds in result["time"].values())
     assert "simulation" not in said.out and "rows" not in said.out
 
@@ -179,7 +236,9 @@ def test_a_claim_about_a_table_can_be_audited(tmp_path, monkeypatch, capfd, kind
         (replay.main, [], "data=table: a replay changes users' data"),
     ],
 )
-def test_what_cannot_be_checked_on_a_table_is_refused_in_one_line(tmp_path, monkeypatch, capfd, command, more, words):
+def test_what_cannot_be_checked_on_a_table_is_refused_in_one_line(
+    tmp_path, monkeypatch, capfd, command, more, words
+):
     monkeypatch.chdir(tmp_path)
     table(tmp_path / "t.csv", "itself")
     assert command(["data=table", "data.path=t.csv", *more]) == 2

@@ -45,7 +45,9 @@ class Caller(ClientProxy):
         if "hello" in ins.config:
             proof = prove(self.token, self.name, ins.config["hello"])
             told = {"node": self.name, "proof": proof, "version": __version__} | self.changed
-            return GetPropertiesRes(OK, {key: value for key, value in told.items() if value is not None})
+            return GetPropertiesRes(
+                OK, {key: value for key, value in told.items() if value is not None}
+            )
         assert self.ready.wait(10)
         if self.hung_up:
             raise ConnectionError("closed")
@@ -89,7 +91,11 @@ def call(door, name, **changed):
 
 def test_a_registered_node_is_let_in_under_its_name(door):
     alice = call(door, "alice")
-    assert door.all() == {"alice": alice} and alice.cid == "alice" and alice.heard[1] == {"welcome": '{"you are": "alice"}'}
+    assert (
+        door.all() == {"alice": alice}
+        and alice.cid == "alice"
+        and alice.heard[1] == {"welcome": '{"you are": "alice"}'}
+    )
     challenges = {call(door, "bob", version="old").heard[0]["hello"] for _ in range(3)}
     assert len(challenges) == 3, "a proof is good once"
 
@@ -118,7 +124,11 @@ def test_everybody_else_is_told_why_not_and_cut_off(door, caplog, name, changed,
 
 def test_a_proof_of_another_moment_or_name_is_none(roster):
     alice = roster.members["alice"]
-    assert prove(alice.token, "alice", b"1") != prove(alice.token, "alice", b"2") != prove(alice.token, "bob", b"2")
+    assert (
+        prove(alice.token, "alice", b"1")
+        != prove(alice.token, "alice", b"2")
+        != prove(alice.token, "bob", b"2")
+    )
 
 
 def test_a_name_is_connected_once_and_free_again_afterwards(door):
@@ -147,13 +157,17 @@ def test_whoever_leaves_while_being_welcomed_is_not_let_in_and_frees_only_its_ow
     eventually(lambda: again.cid == "alice", "being recognised")
     slow.ready.set()  # its thread ends only now
     thread.join(10)
-    assert not door.all() and "connected already" in call(door, "alice").refused, "the second one's place is kept"
+    assert not door.all() and "connected already" in call(door, "alice").refused, (
+        "the second one's place is kept"
+    )
     again.ready.set()
     second.join(10)
     assert door.all() == {"alice": again}
 
 
-@pytest.mark.parametrize("answer", [GetPropertiesRes(Status(Code.GET_PROPERTIES_NOT_IMPLEMENTED, "no"), {}), None, 7])
+@pytest.mark.parametrize(
+    "answer", [GetPropertiesRes(Status(Code.GET_PROPERTIES_NOT_IMPLEMENTED, "no"), {}), None, 7]
+)
 def test_strange_answers_end_the_connection_and_nothing_else(door, caplog, answer):
     caller = Caller("alice", "")
     caller.get_properties = lambda ins, timeout, group_id: answer
@@ -179,7 +193,11 @@ def test_the_published_model_is_given_to_whoever_comes(door):
     door.published = ndarrays_to_parameters([np.eye(3)])
     stranger = call(door, "mallory", proof=b"")
     np.testing.assert_array_equal(stranger.model[0], np.eye(3))
-    assert stranger.heard[-1] == "go home" and stranger.heard[1] == {"welcome": '{"you are": ""}'} and not door.all()
+    assert (
+        stranger.heard[-1] == "go home"
+        and stranger.heard[1] == {"welcome": '{"you are": ""}'}
+        and not door.all()
+    )
 
 
 def test_who_reads_nothing_is_given_up_in_time(roster):
@@ -193,6 +211,8 @@ def test_who_reads_nothing_is_given_up_in_time(roster):
         eventually(door.all, "being let in")
         began = time.monotonic()
         with pytest.raises(Exception, match=r"^$") as end:
-            door.all()["alice"].fit(FitIns(ndarrays_to_parameters([np.zeros(200_000)]), {}), timeout=0.3, group_id=None)
+            door.all()["alice"].fit(
+                FitIns(ndarrays_to_parameters([np.zeros(200_000)]), {}), timeout=0.3, group_id=None
+            )
         assert type(end.value).__name__ == "GrpcBridgeClosed" and time.monotonic() - began < 15
         eventually(lambda: not door.all(), "its leaving")

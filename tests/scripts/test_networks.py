@@ -48,39 +48,79 @@ def cells(folder, name="centaur-table"):
 def test_presets_of_the_paper_take_every_method(preset, algo):
     cfg = compose([f"preset=centaur-{preset}", f"algo={algo}"])
     wanted = {"emnist": "emnist-balanced", "fashion": "fashion_mnist"}.get(preset, preset)
-    assert (cfg.algo.name, cfg.algo.kind, cfg.data.name, cfg.delta) == (algo, "network", wanted, 1e-5)
+    assert (cfg.algo.name, cfg.algo.kind, cfg.data.name, cfg.delta) == (
+        algo,
+        "network",
+        wanted,
+        1e-5,
+    )
     client, module = cfg.algo.client, cfg.model.module
-    assert (client.momentum, client.weight_decay, client.batch) == (0.9, 1e-4, 10 if algo == "standalone" else 100)
+    assert (client.momentum, client.weight_decay, client.batch) == (
+        0.9,
+        1e-4,
+        10 if algo == "standalone" else 100,
+    )
     if preset in ("emnist", "fashion"):
         assert module._target_.endswith("mlp") and list(module.hidden) == [256, 128, 16]
     else:
-        assert list(module.channels) == [64, 64] and list(module.hidden) == [384 if preset == "cifar10" else 128, 32]
+        assert list(module.channels) == [64, 64] and list(module.hidden) == [
+            384 if preset == "cifar10" else 128,
+            32,
+        ]
     if algo == "standalone":
         return
     strategy, local = cfg.algo.strategy, 2 if preset in ("emnist", "fashion") else 1
     clip, rounds = {"cifar10": (0.01, 200), "cifar100": (0.02, 100)}.get(preset, (0.25, 40))
-    assert (strategy.clip, strategy.rounds, strategy.eta, strategy.sampling) == (clip, rounds, 1.0, 1.0)
+    assert (strategy.clip, strategy.rounds, strategy.eta, strategy.sampling) == (
+        clip,
+        rounds,
+        1.0,
+        1.0,
+    )
     assert (strategy.server_momentum, strategy.average, client.local_epochs) == (0, 0, local)
     if algo == "ppsgd":
         assert (client.local_step, client.ratio) == (0.1, 0.1)
     else:
         augment = "final" if preset.startswith("cifar") else "never"
-        assert (client.lr, client.head_lr, client.head_epochs, client.augment) == (0.01, 0.01, 15, augment)
+        assert (client.lr, client.head_lr, client.head_epochs, client.augment) == (
+            0.01,
+            0.01,
+            15,
+            augment,
+        )
         assert algo != "pmtl_ft" or client.pull == 1
 
 
 def test_a_preset_is_centaur_unless_told_otherwise_and_yields_to_the_command_line():
-    cfg = compose(["preset=centaur-cifar100", "data=patterns", "algo.clip=3", "rounds=7", "model.module.hidden=[9]"])
-    assert (cfg.algo.name, cfg.algo.kind, cfg.algo.strategy.clip, cfg.rounds) == ("centaur", "network", 3, 7)
+    cfg = compose(
+        [
+            "preset=centaur-cifar100",
+            "data=patterns",
+            "algo.clip=3",
+            "rounds=7",
+            "model.module.hidden=[9]",
+        ]
+    )
+    assert (cfg.algo.name, cfg.algo.kind, cfg.algo.strategy.clip, cfg.rounds) == (
+        "centaur",
+        "network",
+        3,
+        7,
+    )
     assert cfg.data._target_.endswith("Patterns") and list(cfg.model.module.hidden) == [9]
 
 
 def test_runs_are_kept_and_missing_cells_are_shown(asked, tmp_path, capsys):
     chosen = ["--data", "fashion", "--seeds", "2"]
     reproduce.main(["centaur-table", "--method", "centaur", "standalone", *chosen])
-    assert len(asked) == 2 * (2 + 1) * 2 + 1, "sizes x (relations of centaur, and users alone once) x seeds, and one bare run"
+    assert len(asked) == 2 * (2 + 1) * 2 + 1, (
+        "sizes x (relations of centaur, and users alone once) x seeds, and one bare run"
+    )
     assert "12/12 runs, 0 s left" in capsys.readouterr().out
-    lines = [json.loads(line) for line in (tmp_path / "figures/centaur-runs.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (tmp_path / "figures/centaur-runs.jsonl").read_text().splitlines()
+    ]
     assert [line["run"] for line in lines] == asked
     for line in lines:
         assert 0 <= line["accuracy"] == 1 - line["risk"] and line["seconds"] > 0
@@ -90,7 +130,11 @@ def test_runs_are_kept_and_missing_cells_are_shown(asked, tmp_path, capsys):
     known = {(row["data"], row["method"]) for row in cells(tmp_path) if row["seeds"] != "0"}
     assert known == {("fashion", "centaur"), ("fashion", "standalone")}
     page = (tmp_path / "results.md").read_text()
-    first = next(line for line in page.splitlines() if line.startswith("| Fashion-MNIST, n=1000 | replace-one |"))
+    first = next(
+        line
+        for line in page.splitlines()
+        if line.startswith("| Fashion-MNIST, n=1000 | replace-one |")
+    )
     alone, *missing, centaur = first.split(" | ")[2:7]
     assert missing == ["-", "-", "-"] and "(" in alone and "(" in centaur
     assert "| CIFAR-10, n=500 | add-remove | - | - | - | - | - | - | - |" in page
@@ -111,14 +155,28 @@ def test_assembling_runs_nothing(asked, tmp_path):
     for name in networks.FIGURES:
         reproduce.main([name, "--assemble"])
         assert not any(float(row["seeds"]) for row in cells(tmp_path, name))
-    run = ["preset=centaur-cifar10", "algo=ppsgd", "data.n=500", "eps=1", "neighbouring=replace-one"]
+    run = [
+        "preset=centaur-cifar10",
+        "algo=ppsgd",
+        "data.n=500",
+        "eps=1",
+        "neighbouring=replace-one",
+    ]
     short = ["model.precision=bfloat16", "rounds=20"]
-    kept.keep([*run, *short, "seed=0"], {"risk": 0.25, "accuracy": 0.75, "validation_accuracy": 0.5, "seconds": 7200})
+    kept.keep(
+        [*run, *short, "seed=0"],
+        {"risk": 0.25, "accuracy": 0.75, "validation_accuracy": 0.5, "seconds": 7200},
+    )
     for seed in (0, 1, 2):
-        kept.keep([*run, f"seed={seed}"], {"risk": 0.1 * seed, "accuracy": 1 - 0.1 * seed, "seconds": 1})
+        kept.keep(
+            [*run, f"seed={seed}"], {"risk": 0.1 * seed, "accuracy": 1 - 0.1 * seed, "seconds": 1}
+        )
     reproduce.main(["centaur-table", "--assemble"])
     page = (tmp_path / "results.md").read_text()
-    assert "| CIFAR-10, n=500 | replace-one | - | - | - | 75.0 | - | - | - |" in page and "20 rounds" in page
+    assert (
+        "| CIFAR-10, n=500 | replace-one | - | - | - | 75.0 | - | - | - |" in page
+        and "20 rounds" in page
+    )
     assert "took 2.0 hours" in page and not asked
     reproduce.main(["centaur-table", "--assemble", "--full"])
     assert "| - | - | - | 90.0 (10.0) | - |" in (tmp_path / "results.md").read_text()
@@ -130,7 +188,9 @@ def test_all_cells_can_be_composed_and_full_runs_are_the_presets():
             cfg = compose(case.overrides(networks.Choice(full=full)))
             assert cfg.algo.name == case.method and str(cfg.data.n) == case.n
             if case.data == "cifar10" and case.method not in ("standalone", "headmean"):
-                assert (cfg.rounds, cfg.model.precision) == ((200, "float32") if full else (20, "bfloat16"))
+                assert (cfg.rounds, cfg.model.precision) == (
+                    (200, "float32") if full else (20, "bfloat16")
+                )
 
 
 @pytest.mark.slow
@@ -142,12 +202,22 @@ def test_several_runs_at_once_give_the_same_numbers(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "sizes", [("model=mlp", "data.size=6", "model.module.hidden=[8,5]"), ("model=lenet", "data.size=16", "data.channels=3")]
+    "sizes",
+    [
+        ("model=mlp", "data.size=6", "model.module.hidden=[8,5]"),
+        ("model=lenet", "data.size=16", "data.channels=3"),
+    ],
 )
 @pytest.mark.parametrize("cached", [False, True])
 def test_the_loop_of_the_benchmark_does_what_a_round_does(sizes, cached):
-    small = ("model.module.channels=[4,4]", "model.module.hidden=[6,5]") if "model=lenet" in sizes else ()
-    experiment = Experiment(compose([*bench.SETTING, *sizes, *small, "data.n=5", "data.m=7", "runtime.nodes=1"]))
+    small = (
+        ("model.module.channels=[4,4]", "model.module.hidden=[6,5]")
+        if "model=lenet" in sizes
+        else ()
+    )
+    experiment = Experiment(
+        compose([*bench.SETTING, *sizes, *small, "data.n=5", "data.m=7", "runtime.nodes=1"])
+    )
     strategy, client = experiment.strategy, experiment.factory(range(5))
     ours, _, _ = client.fit(strategy.initial(), strategy.announcement(strategy.plan[0]))
     network, users = bench.reference(experiment, 5)
@@ -159,7 +229,11 @@ def test_the_loop_of_the_benchmark_does_what_a_round_does(sizes, cached):
 def test_the_benchmark_of_networks_prints_ratios(monkeypatch):
     monkeypatch.setattr(bench, "THREADS", 1)  # more would wait for each other where other tests run
     monkeypatch.setattr(bench, "MLP", ("model=mlp", "data.size=6", "data.m=5"))
-    monkeypatch.setattr(bench, "LENET", ("model=lenet", "data.size=16", "data.m=5", "model.module.channels=[4,4]"))
+    monkeypatch.setattr(
+        bench, "LENET", ("model=lenet", "data.size=16", "data.m=5", "model.module.channels=[4,4]")
+    )
     rows = bench.against_torch(1, 12, 6, (4, 2))
-    assert len(rows) == 3 and all(row["ratio"] == pytest.approx(row["users_per_s"] / row["loop"]) for row in rows)
+    assert len(rows) == 3 and all(
+        row["ratio"] == pytest.approx(row["users_per_s"] / row["loop"]) for row in rows
+    )
     assert all(0 < row["peak_mb"] < 3000 for row in bench.memory(12, 6))

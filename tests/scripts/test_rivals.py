@@ -38,7 +38,10 @@ def test_rivals_in_this_process_compute_what_we_do_and_are_shown_beside_us(print
 
 def test_the_problem_has_users_on_both_sides_of_the_clip_norm():
     problem = bench_rivals.Problem(2000)
-    norms = [np.linalg.norm(bench_user.gradient(X, y, problem.U)) for X, y in zip(problem.X, problem.y, strict=True)]
+    norms = [
+        np.linalg.norm(bench_user.gradient(X, y, problem.U))
+        for X, y in zip(problem.X, problem.y, strict=True)
+    ]
     assert 0.02 < np.mean(np.array(norms) < bench_rivals.BOUND) < 0.98
 
 
@@ -50,7 +53,9 @@ def test_a_rival_that_computes_something_else_is_not_compared(monkeypatch, print
     monkeypatch.setitem(bench_rivals.RIVALS, "wrong", (wrong, 50))
     (row,) = bench_rivals.rivals(n=50, rounds=1, names=["wrong"], base=50)
     assert row["users_per_s"] is None and "ratio_n" not in row
-    assert "void: its clipped sum differs from ours by 1.0e-05" in printed(bench_rivals.SECTION.table([row]))
+    assert "void: its clipped sum differs from ours by 1.0e-05" in printed(
+        bench_rivals.SECTION.table([row])
+    )
 
 
 def test_flowers_user_and_strategy_agree_with_us_without_starting_ray(tmp_path, monkeypatch):
@@ -64,7 +69,9 @@ def test_flowers_user_and_strategy_agree_with_us_without_starting_ray(tmp_path, 
     def replies(round):
         strategy.current_arrays = arrays
         for i in range(problem.n):
-            content = RecordDict({"arrays": arrays, "config": ConfigRecord({"path": path, "server-round": round})})
+            content = RecordDict(
+                {"arrays": arrays, "config": ConfigRecord({"path": path, "server-round": round})}
+            )
             asked = Message(content, dst_node_id=i, message_type="train")
             yield bench_flower.train(asked, Context(1, i, {"partition-id": i}, RecordDict(), {}))
 
@@ -73,7 +80,12 @@ def test_flowers_user_and_strategy_agree_with_us_without_starting_ray(tmp_path, 
     expected = bench_user.stepped(U, problem.total, problem.n, 0)
     assert np.allclose(after.to_numpy_ndarrays()[0], expected, atol=1e-12)
     noised, _ = strategy.aggregate_train(2, replies(2))
-    assert np.linalg.norm(noised.to_numpy_ndarrays()[0] - bench_user.stepped(U, problem.total, problem.n, 1)) > 1e-2
+    assert (
+        np.linalg.norm(
+            noised.to_numpy_ndarrays()[0] - bench_user.stepped(U, problem.total, problem.n, 1)
+        )
+        > 1e-2
+    )
 
 
 @pytest.mark.slow
@@ -88,10 +100,14 @@ def test_pfl_agrees_with_us(processes):
 
 def test_a_rival_whose_process_fails_says_so_and_the_others_go_on(monkeypatch, printed):
     def broken(problem, rounds):
-        return bench_rivals.rounds_apart([sys.executable, "-c", "raise SystemExit('out of order')"], problem, rounds)
+        return bench_rivals.rounds_apart(
+            [sys.executable, "-c", "raise SystemExit('out of order')"], problem, rounds
+        )
 
     monkeypatch.setitem(bench_rivals.RIVALS, "broken", (broken, 50))
-    first, second = bench_rivals.rivals(n=50, rounds=1, names=["broken", "loop over users"], users=50, base=50)
+    first, second = bench_rivals.rivals(
+        n=50, rounds=1, names=["broken", "loop over users"], users=50, base=50
+    )
     assert first["users_per_s"] is None and "ratio_n" not in first and second["users_per_s"] > 0
     assert "failed: out of order" in printed(bench_rivals.SECTION.table([first, second]))
 
@@ -99,13 +115,19 @@ def test_a_rival_whose_process_fails_says_so_and_the_others_go_on(monkeypatch, p
 def test_a_rival_that_is_not_installed_says_how_to_get_it(monkeypatch, tmp_path, printed):
     monkeypatch.setattr(bench_rivals, "PFL", tmp_path / "nothing")
     (row,) = bench_rivals.rivals(n=50, rounds=1, names=["pfl, 1 process"], users=50, base=50)
-    assert "not installed: python benchmarks/bench_rivals.py --install-pfl" in printed(bench_rivals.SECTION.table([row]))
+    assert "not installed: python benchmarks/bench_rivals.py --install-pfl" in printed(
+        bench_rivals.SECTION.table([row])
+    )
 
 
 def test_limits_of_the_machine_are_beside_what_a_round_gets(printed):
-    rows = bench_limits.against_limits(n=400, rounds=2, overrides=["runtime.threads=1"], entries=2**16, size=64)
+    rows = bench_limits.against_limits(
+        n=400, rounds=2, overrides=["runtime.threads=1"], entries=2**16, size=64
+    )
     assert [row["limit"] for row in rows] == ["triad", "read", "gemm float64", "gemm float32"]
     for row in rows:
         assert 0 < row["achieved"] == pytest.approx(row["fraction"] * row["available"])
-    assert rows[0]["needed"] == 400 * 10 * 51 * 4 and rows[2]["needed"] == 400 * bench_limits.operations(10, 50, 2)
+    assert rows[0]["needed"] == 400 * 10 * 51 * 4 and rows[2][
+        "needed"
+    ] == 400 * bench_limits.operations(10, 50, 2)
     assert "a FedRep round of 400 users with 1 threads" in printed(bench_limits.SECTION.table(rows))

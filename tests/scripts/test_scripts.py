@@ -31,7 +31,14 @@ def test_figures_are_drawn_and_written_from_what_was_measured(name, tmp_path, mo
         asked.extend(cases.values())
         return {
             key: [
-                {m: float(np.random.default_rng(zlib.crc32(repr((key, m, s)).encode())).uniform(0.01, 0.9)) for m in METRICS}
+                {
+                    m: float(
+                        np.random.default_rng(zlib.crc32(repr((key, m, s)).encode())).uniform(
+                            0.01, 0.9
+                        )
+                    )
+                    for m in METRICS
+                }
                 for s in range(seeds)
             ]
             for key in cases
@@ -54,7 +61,9 @@ def test_figures_are_drawn_and_written_from_what_was_measured(name, tmp_path, mo
 
 def test_all_that_docs_show_can_be_made_again():
     shown = {path.stem for path in (ROOT / "docs/figures").glob("*.png")}
-    assert shown - {"benchmarks", "scaling"} == set(FIGURES)  # which benchmarks/bench.py and benchmarks/bench_scaling.py make
+    assert shown - {"benchmarks", "scaling"} == set(
+        FIGURES
+    )  # which benchmarks/bench.py and benchmarks/bench_scaling.py make
     assert all((ROOT / f"docs/figures/{name}.csv").exists() for name in FIGURES)
 
 

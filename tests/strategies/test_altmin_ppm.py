@@ -15,7 +15,14 @@ WIDE = ("data.n=4000", "data.d=10", "data.m=10", "eps=inf", "init=spectral")
 
 def test_without_noise_solving_for_u_or_for_its_change_is_the_same(run):
     """One weighted least-squares problem: with the same weights, hence without clipping, the same solution."""
-    loose = ("algo=altmin", "algo.clip.moments=1e9", "algo.clip.products=1e9", "algo.shrink=false", *WIDE, "rounds=2")
+    loose = (
+        "algo=altmin",
+        "algo.clip.moments=1e9",
+        "algo.clip.products=1e9",
+        "algo.shrink=false",
+        *WIDE,
+        "rounds=2",
+    )
     a, b = (run(*loose, f"algo.target={target}").model["U"] for target in ("residuals", "labels"))
     np.testing.assert_allclose(a, b, atol=1e-8)
     assert run(*loose).result["metrics"]["dist"] < 1e-2
@@ -39,7 +46,9 @@ def test_shrinking_keeps_what_is_structure_and_drops_what_is_noise(experiment):
 
 
 def test_every_group_has_the_whole_budget_of_the_rounds_and_nobody_pays_twice(experiment):
-    made = experiment("algo=altmin", "rounds=5", "eps=2", "privacy.init_share=0.4", "runtime.nodes=3")
+    made = experiment(
+        "algo=altmin", "rounds=5", "eps=2", "privacy.init_share=0.4", "runtime.nodes=3"
+    )
     total = made.budget.mu
     rounds = [step for step in made.strategy.plan if step.task == "moments"]
     assert [step.group for step in rounds] == list(range(5))
@@ -49,14 +58,18 @@ def test_every_group_has_the_whole_budget_of_the_rounds_and_nobody_pays_twice(ex
     groups = [release.group for release in made.ledger.releases]
     assert groups == [None, *(group for group in range(5) for _ in range(2))]
     shares = {r.name: (r.mu / total) ** 2 for r in made.ledger.releases}
-    assert shares["moments"] == pytest.approx(0.6 * 0.3) and shares["products"] == pytest.approx(0.6 * 0.7)
+    assert shares["moments"] == pytest.approx(0.6 * 0.3) and shares["products"] == pytest.approx(
+        0.6 * 0.7
+    )
     assert total == pytest.approx(gaussian_mu(2, 1e-6))
 
 
 def test_nodes_without_users_of_the_group_are_not_asked(run, experiment):
     made = experiment("algo=altmin", "rounds=150", "runtime.nodes=300", "data.n=300")
     assert all(sum(made.federation.asked(150, group).values()) == 2 for group in range(150))
-    a, b = (run("algo=altmin", "rounds=4", f"runtime.nodes={nodes}").model["U"] for nodes in (1, 300))
+    a, b = (
+        run("algo=altmin", "rounds=4", f"runtime.nodes={nodes}").model["U"] for nodes in (1, 300)
+    )
     np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
 
 
@@ -82,7 +95,10 @@ def test_the_copy_that_half_agree_with_is_picked():
     near = [retraction(good + 0.02 * rng.standard_normal((12, 2))) for _ in range(3)]
     far = [retraction(rng.standard_normal((12, 2))) for _ in range(2)]
     method = PowerMethod(copies=5, iterations=1, clip=1.0, agreement=0.3)
-    assert dist(method.pick(np.stack([*far, *near])), good) < 0.15 and "2 of the 4 others agree" in method.notes[0]
+    assert (
+        dist(method.pick(np.stack([*far, *near])), good) < 0.15
+        and "2 of the 4 others agree" in method.notes[0]
+    )
     two = PowerMethod(copies=2, iterations=1, clip=1.0, agreement=0.3)
     two.pick(np.stack(far))
     assert "No half" in two.notes[0], "a copy's agreement with itself proves nothing"
@@ -98,7 +114,13 @@ def test_the_note_on_the_power_method_reaches_the_result(run):
 def test_private_clip_norms_follow_the_quantile_of_both_sums(experiment):
     """Users are scaled down in both sums at once; what is measured are the norms they had before."""
     made = experiment(
-        "algo=altmin", "algo.clip=auto", "eps=inf", "data.n=4000", "rounds=4", "privacy.quantile=0.5", "data.R=0.5"
+        "algo=altmin",
+        "algo.clip=auto",
+        "eps=inf",
+        "data.n=4000",
+        "rounds=4",
+        "privacy.quantile=0.5",
+        "data.R=0.5",
     )
     made.run()
     strategy, users = made.strategy, made.data.cohort(0, 4000)
@@ -112,11 +134,17 @@ def test_private_clip_norms_follow_the_quantile_of_both_sums(experiment):
 @pytest.mark.parametrize("more", [(), ("privacy.clip=auto",)])
 def test_the_plan_tells_every_release_of_a_run(experiment, more):
     made = experiment("algo=altmin", "init=ppm", "rounds=3", "eps=2", *more)
-    planned = [(name, cost.mu, cost.group) for step in made.strategy.plan for name, cost in made.strategy.costs(step)]
+    planned = [
+        (name, cost.mu, cost.group)
+        for step in made.strategy.plan
+        for name, cost in made.strategy.costs(step)
+    ]
     made.run()
     assert [name for name, _, _ in planned] == [r.name for r in made.ledger.releases]
     assert [group for _, _, group in planned] == [r.group for r in made.ledger.releases]
-    np.testing.assert_allclose([mu for _, mu, _ in planned], [r.mu for r in made.ledger.releases], rtol=1e-6)
+    np.testing.assert_allclose(
+        [mu for _, mu, _ in planned], [r.mu for r in made.ledger.releases], rtol=1e-6
+    )
 
 
 def test_fixed_noise_is_that_of_every_release(experiment):
@@ -148,6 +176,10 @@ def test_the_papers_problem_is_solved_within_the_budget(eps, algo, most):
     from privfed.config.composition import compose
     from privfed.experiment.wiring import Experiment
 
-    results = [Experiment(compose([f"eps={eps}", f"seed={seed}", *algo])).run().result for seed in range(3)]
+    results = [
+        Experiment(compose([f"eps={eps}", f"seed={seed}", *algo])).run().result for seed in range(3)
+    ]
     assert np.mean([result["metrics"]["mse"] for result in results]) <= most
-    assert all(0.99 * float(eps) <= result["privacy"]["epsilon"] <= float(eps) for result in results)
+    assert all(
+        0.99 * float(eps) <= result["privacy"]["epsilon"] <= float(eps) for result in results
+    )

@@ -15,7 +15,12 @@ from privfed.runtimes.inprocess import LocalProxy
 
 
 def reply(cid, *arrays):
-    result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(list(arrays)), num_examples=10**6, metrics={"step": 1})
+    result = FitRes(
+        Status(Code.OK, ""),
+        ndarrays_to_parameters(list(arrays)),
+        num_examples=10**6,
+        metrics={"step": 1},
+    )
     return LocalProxy(cid, None), result
 
 
@@ -27,13 +32,17 @@ def strategy(experiment):
 
 def totals(strategy, *replies, bound=2.0):
     shape = strategy.init.shape(strategy.federation)
-    return totals_of(list(replies), [(shape, bound)], strategy.federation.asked(0, None), strategy.bounded, 1)
+    return totals_of(
+        list(replies), [(shape, bound)], strategy.federation.asked(0, None), strategy.bounded, 1
+    )
 
 
 def test_a_node_moves_the_sum_by_at_most_its_registered_users_times_the_clip_norm(strategy):
     size = strategy.init.shape(strategy.federation)[0]
     total, present = totals(strategy, reply("0", np.full(size, 1e300)))
-    assert np.linalg.norm(total[0]) <= 100 * 2.0 and np.linalg.norm(total[0]) == pytest.approx(200.0, rel=1e-5)
+    assert np.linalg.norm(total[0]) <= 100 * 2.0 and np.linalg.norm(total[0]) == pytest.approx(
+        200.0, rel=1e-5
+    )
     assert present == 100
 
 
@@ -55,7 +64,9 @@ def test_malformed_replies_count_as_zero(strategy, bad):
 
 def test_strangers_and_second_answers_are_ignored(strategy):
     size = strategy.init.shape(strategy.federation)[0]
-    total, present = totals(strategy, reply("7", np.ones(size)), reply("1", np.ones(size)), reply("1", np.ones(size)))
+    total, present = totals(
+        strategy, reply("7", np.ones(size)), reply("1", np.ones(size)), reply("1", np.ones(size))
+    )
     np.testing.assert_array_equal(total[0], np.ones(size))
     assert present == 100
 
@@ -64,12 +75,16 @@ def test_the_order_of_arrival_does_not_matter(strategy):
     rng = np.random.default_rng(0)
     size = strategy.init.shape(strategy.federation)[0]
     replies = [reply(str(i), rng.standard_normal(size)) for i in range(3)]
-    np.testing.assert_array_equal(totals(strategy, *replies)[0][0], totals(strategy, *replies[::-1])[0][0])
+    np.testing.assert_array_equal(
+        totals(strategy, *replies)[0][0], totals(strategy, *replies[::-1])[0][0]
+    )
 
 
 def test_the_divisor_is_the_public_number_of_users_whoever_replies(strategy):
     means = []
-    strategy.init.step = lambda federation, t, shared, mean: means.append(mean) or [np.eye(8)[:, :2]]
+    strategy.init.step = lambda federation, t, shared, mean: (
+        means.append(mean) or [np.eye(8)[:, :2]]
+    )
     strategy.federation.strict = False
     size = strategy.init.shape(strategy.federation)[0]
     small = np.full(size, 1e-3)
@@ -79,8 +94,12 @@ def test_the_divisor_is_the_public_number_of_users_whoever_replies(strategy):
 
 def test_a_step_that_charges_nothing_is_stopped(strategy):
     strategy.init.release = lambda federation, step, total, bound, users: total / users
-    with pytest.raises(RefutedError, match=r"step 1 \(spectral\) used users' data without a release"):
-        strategy.aggregate_fit(1, [reply("0", np.zeros(strategy.init.shape(strategy.federation)))], [])
+    with pytest.raises(
+        RefutedError, match=r"step 1 \(spectral\) used users' data without a release"
+    ):
+        strategy.aggregate_fit(
+            1, [reply("0", np.zeros(strategy.init.shape(strategy.federation)))], []
+        )
 
 
 def test_a_failing_node_stops_a_run_in_one_process(strategy):
@@ -95,7 +114,15 @@ def test_missing_nodes_are_noticed_before_anything_is_released(strategy):
 
 
 @pytest.mark.parametrize(
-    "header", ["{'descr': ((", "(" * 5000, "{'descr': '<f8'", "\x00", "{'descr': '<f8', 'shape': (2,)}", "[]"]
+    "header",
+    [
+        "{'descr': ((",
+        "(" * 5000,
+        "{'descr': '<f8'",
+        "\x00",
+        "{'descr': '<f8', 'shape': (2,)}",
+        "[]",
+    ],
 )
 def test_no_bytes_that_look_like_an_array_stop_the_server(header):
     magic = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little")
@@ -115,7 +142,11 @@ def test_a_judgement_is_what_the_nodes_of_most_users_tell(lies):
     """The liar comes first, and must not decide what the others may tell."""
     honest = [told("1", own=2.0, oracle=1.0), told("2", own=3.0, oracle=1.0)]
     nodes = {"0": 1, "1": 1, "2": 1}
-    assert judgements([told("0", **lies), *honest], nodes) == {"users": 2, "own": 5.0, "oracle": 2.0}
+    assert judgements([told("0", **lies), *honest], nodes) == {
+        "users": 2,
+        "own": 5.0,
+        "oracle": 2.0,
+    }
     assert not judgements([told("0", **{"own": np.inf})], nodes)
 
 
@@ -124,7 +155,14 @@ def mus(strategy):
 
 
 @pytest.mark.parametrize(
-    "more", [(), ("privacy.clip=auto",), ("init.clip=auto",), ("init=random",), ("privacy.init_share=0.9",)]
+    "more",
+    [
+        (),
+        ("privacy.clip=auto",),
+        ("init.clip=auto",),
+        ("init=random",),
+        ("privacy.init_share=0.9",),
+    ],
 )
 def test_the_plan_spends_the_whole_budget_and_no_more(experiment, more):
     made = experiment("eps=2", *more)
@@ -132,7 +170,9 @@ def test_the_plan_spends_the_whole_budget_and_no_more(experiment, more):
 
 
 def test_shares_are_as_configured(experiment):
-    made = experiment("privacy.clip=auto", "privacy.clip_share=0.2", "privacy.init_share=0.5", "rounds=4")
+    made = experiment(
+        "privacy.clip=auto", "privacy.clip_share=0.2", "privacy.init_share=0.5", "rounds=4"
+    )
     share = (mus(made.strategy) / made.budget.mu) ** 2
     assert share[:, 1].sum() == pytest.approx(0.2)
     by_task = {step.task: sum(s[0] for s, t in zip(share, made.strategy.plan, strict=True) if t.task == step.task)

@@ -47,7 +47,9 @@ def test_noise_alone_shows_nothing(d):
 
 
 def test_without_noise_signal_is_what_there_is():
-    np.testing.assert_array_equal(signal(np.array([3.0, 1.0, 0.0, -2.0]), 0.0), [3.0, 1.0, 0.0, 0.0])
+    np.testing.assert_array_equal(
+        signal(np.array([3.0, 1.0, 0.0, -2.0]), 0.0), [3.0, 1.0, 0.0, 0.0]
+    )
 
 
 def test_a_missing_diagonal_is_completed_from_the_rest():
@@ -67,7 +69,9 @@ def test_a_missing_diagonal_is_completed_from_the_rest():
 def test_the_fullest_bins_hold_half_of_the_values_for_sure():
     column = np.array([0.0, 0.1, 0.3, 0.25, 0.05, 0.3])
     assert fullest(column, 0.0) == (2, 4)
-    assert fullest(column, 0.05) == (2, 6), "with noise it takes more to be sure: here .3 + .25 + .05 + .3"
+    assert fullest(column, 0.05) == (2, 6), (
+        "with noise it takes more to be sure: here .3 + .25 + .05 + .3"
+    )
     assert fullest(column, 1.0) is None and fullest(np.zeros(5), 0.0) is None
     assert fullest(np.array([1.0]), 0.1) == (0, 1)
     assert likeliest(column) == (1, 4)
@@ -86,24 +90,51 @@ def table(tmp_path):
 
 BOUNDS = (*(f"data.bounds.x{j}=[-400,400]" for j in range(5)), "data.bounds.target=[-5,5]")
 FIXED = ("algo.clip.global=1", "algo.clip.spectral=0.1", "algo.clip.gradient=1")
-TASKS = ("magnitudes", "locate", "locate", "global clip", *["global"] * 4, "spectral clip", "spectral", "gradient clip")
+TASKS = (
+    "magnitudes",
+    "locate",
+    "locate",
+    "global clip",
+    *["global"] * 4,
+    "spectral clip",
+    "spectral",
+    "gradient clip",
+)
 
 
 def costs(made):
-    return [(name, cost.mu) for step in made.strategy.plan for name, cost in made.strategy.costs(step)]
+    return [
+        (name, cost.mu) for step in made.strategy.plan for name, cost in made.strategy.costs(step)
+    ]
 
 
 @pytest.mark.parametrize(
-    "more", [("neighbouring=add-remove",), BOUNDS, FIXED, ("rounds=0",), ("algo.global_rounds=1", "rounds=3")]
+    "more",
+    [
+        ("neighbouring=add-remove",),
+        BOUNDS,
+        FIXED,
+        ("rounds=0",),
+        ("algo.global_rounds=1", "rounds=3"),
+    ],
 )
 def test_the_plan_spends_the_whole_budget_and_no_more(table, more):
     made = table("eps=3", *more)
-    assert math.sqrt(sum(mu**2 for _, mu in costs(made))) == pytest.approx(made.budget.mu, rel=1e-12)
+    assert math.sqrt(sum(mu**2 for _, mu in costs(made))) == pytest.approx(
+        made.budget.mu, rel=1e-12
+    )
 
 
 def test_what_is_released_in_which_order(table):
-    assert [name.removesuffix(" norm") for name, _ in costs(table())] == [*TASKS, *["gradient"] * 10]
-    assert [name for name, _ in costs(table(*BOUNDS, *FIXED, "rounds=2"))] == [*["global"] * 4, "spectral", *["gradient"] * 2]
+    assert [name.removesuffix(" norm") for name, _ in costs(table())] == [
+        *TASKS,
+        *["gradient"] * 10,
+    ]
+    assert [name for name, _ in costs(table(*BOUNDS, *FIXED, "rounds=2"))] == [
+        *["global"] * 4,
+        "spectral",
+        *["gradient"] * 2,
+    ]
     assert [name for name, _ in costs(table(*FIXED, "rounds=0"))] == [
         "magnitudes",
         *["locate"] * 2,
@@ -119,13 +150,25 @@ def test_shares_are_as_configured_and_those_of_absent_stages_go_to_the_others(ta
             share[name] = share.get(name, 0.0) + mu**2 / made.budget.mu**2
         return share
 
-    settings = {"magnitudes": 0.03, "locate": 0.06, "global": 0.08, "spectral": 0.65, "gradient": 0.12}
+    settings = {
+        "magnitudes": 0.03,
+        "locate": 0.06,
+        "global": 0.08,
+        "spectral": 0.65,
+        "gradient": 0.12,
+    }
     clips = {f"{task} clip norm": 0.02 for task in ("global", "spectral", "gradient")}
     whole = sum({**settings, **clips}.values())
-    assert shares() == pytest.approx({name: share / whole for name, share in {**settings, **clips}.items()})
+    assert shares() == pytest.approx(
+        {name: share / whole for name, share in {**settings, **clips}.items()}
+    )
     few = {"global": 0.08, "spectral": 0.65}
-    assert shares(*BOUNDS, *FIXED, "rounds=0") == pytest.approx({name: share / 0.73 for name, share in few.items()})
-    assert shares(*BOUNDS, *FIXED, "rounds=0", "algo.shares.global=0.65") == pytest.approx({"global": 0.5, "spectral": 0.5})
+    assert shares(*BOUNDS, *FIXED, "rounds=0") == pytest.approx(
+        {name: share / 0.73 for name, share in few.items()}
+    )
+    assert shares(*BOUNDS, *FIXED, "rounds=0", "algo.shares.global=0.65") == pytest.approx(
+        {"global": 0.5, "spectral": 0.5}
+    )
 
 
 def test_the_ledger_holds_what_the_plan_says(table):
@@ -136,7 +179,9 @@ def test_the_ledger_holds_what_the_plan_says(table):
     root = math.sqrt(6)  # five numbers and the target
     assert [made.ledger.releases[i].clip for i in range(3)] == [root] * 3
     assert made.ledger.releases[0].sensitivity == pytest.approx(2 * root, rel=1e-5)
-    assert outcome.result["rounds"] == 2 and {"mse", "mse_standalone"} <= set(outcome.result["metrics"])
+    assert outcome.result["rounds"] == 2 and {"mse", "mse_standalone"} <= set(
+        outcome.result["metrics"]
+    )
 
 
 def test_public_bounds_are_taken_as_they_are(table):
@@ -162,7 +207,9 @@ def test_no_more_directions_than_asked_for_and_as_many(table):
 def test_as_many_directions_as_stand_out(tmp_path):
     path = shared_table(tmp_path / "t.csv", n=400)
     for eps, wanted in (("inf", 2), ("8", 2), ("0.01", 1)):
-        made = Experiment(compose(["data=table", f"data.path={path}", f"eps={eps}", "rounds=0", "algo.rivals={}"]))
+        made = Experiment(
+            compose(["data=table", f"data.path={path}", f"eps={eps}", "rounds=0", "algo.rivals={}"])
+        )
         model = made.run().model
         assert model["U"].shape == (5, wanted)
         said = " ".join(made.strategy.notes)
@@ -205,7 +252,9 @@ def test_impossible_settings_are_one_clear_line(table, overrides, words):
 
 
 def test_private_clip_norms_for_all_stages_by_one_setting(table):
-    assert [name for name, _ in costs(table("privacy.clip=auto", *FIXED))] == [name for name, _ in costs(table())]
+    assert [name for name, _ in costs(table("privacy.clip=auto", *FIXED))] == [
+        name for name, _ in costs(table())
+    ]
 
 
 def test_what_is_guaranteed(table, tmp_path):

@@ -28,23 +28,43 @@ class Browser:
     """One page of one browser."""
 
     def __init__(self, path: str) -> None:
-        self.home = tempfile.TemporaryDirectory(prefix="privfed-chromium-", ignore_cleanup_errors=True)
-        flags = ["--headless=new", "--remote-debugging-pipe", "--no-first-run", "--disable-gpu", "--disable-dev-shm-usage"]
-        flags += ["--disable-extensions", "--disable-background-networking", f"--user-data-dir={self.home.name}"]
+        self.home = tempfile.TemporaryDirectory(
+            prefix="privfed-chromium-", ignore_cleanup_errors=True
+        )
+        flags = [
+            "--headless=new",
+            "--remote-debugging-pipe",
+            "--no-first-run",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+        ]
+        flags += [
+            "--disable-extensions",
+            "--disable-background-networking",
+            f"--user-data-dir={self.home.name}",
+        ]
         flags += ["--no-sandbox"] if os.geteuid() == 0 else []
         commands, self.out = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in os.pipe())
         self.into, answers = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in os.pipe())
         nothing = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
         pipes = [(os.POSIX_SPAWN_DUP2, commands, 3), (os.POSIX_SPAWN_DUP2, answers, 4)]
-        self.pid = os.posix_spawn(path, [path, *flags, "about:blank"], os.environ, file_actions=[*nothing, *pipes])
+        self.pid = os.posix_spawn(
+            path, [path, *flags, "about:blank"], os.environ, file_actions=[*nothing, *pipes]
+        )
         os.close(commands)
         os.close(answers)
         self.number, self.rest, self.session = 0, b"", ""
         self.complaints: list[str] = []
         """What the page has written to its console as an error, and exceptions nobody caught."""
         self.loaded = False
-        page = next(target for target in self.call("Target.getTargets")["targetInfos"] if target["type"] == "page")
-        self.session = self.call("Target.attachToTarget", targetId=page["targetId"], flatten=True)["sessionId"]
+        page = next(
+            target
+            for target in self.call("Target.getTargets")["targetInfos"]
+            if target["type"] == "page"
+        )
+        self.session = self.call("Target.attachToTarget", targetId=page["targetId"], flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
@@ -65,7 +85,10 @@ class Browser:
         """The answer to a command."""
         self.number += 1
         message = {"id": self.number, "method": method, "params": parameters}
-        content = json.dumps(message | ({"sessionId": self.session} if self.session else {})).encode() + b"\0"
+        content = (
+            json.dumps(message | ({"sessionId": self.session} if self.session else {})).encode()
+            + b"\0"
+        )
         while content:
             content = content[os.write(self.out, content) :]
         while True:
@@ -76,7 +99,13 @@ class Browser:
 
     def open(self, path: Path, width: int = 1280, dark: bool = False) -> None:
         """Show a file in a window of this width, in light or dark colours."""
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width < 500)
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=800,
+            deviceScaleFactor=1,
+            mobile=width < 500,
+        )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
         self.loaded, self.complaints = False, []
@@ -102,7 +131,9 @@ class Browser:
         """The whole page as PNG."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
-        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
+        shot = self.call(
+            "Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip
+        )
         path.write_bytes(base64.b64decode(shot["data"]))
 
     def _next(self) -> dict[str, Any]:
@@ -111,7 +142,11 @@ class Browser:
         while b"\0" not in self.rest:
             ready, _, _ = select.select([self.into], [], [], max(0.0, deadline - time.monotonic()))
             part = os.read(self.into, 1 << 16) if ready else b""
-            assert part, f"the browser said nothing for {SECONDS:.0f} s" if not ready else "the browser has ended"
+            assert part, (
+                f"the browser said nothing for {SECONDS:.0f} s"
+                if not ready
+                else "the browser has ended"
+            )
             self.rest += part
         content, _, self.rest = self.rest.partition(b"\0")
         message: dict[str, Any] = json.loads(content)
@@ -127,5 +162,7 @@ class Browser:
             self.complaints.append(str(told["args"]))
         elif event == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
             self.complaints.append(told["entry"]["text"])
-        elif event == "Network.requestWillBeSent" and not told["request"]["url"].startswith(("file:", "data:")):
+        elif event == "Network.requestWillBeSent" and not told["request"]["url"].startswith(
+            ("file:", "data:")
+        ):
             self.complaints.append(f"asked for {told['request']['url']}")

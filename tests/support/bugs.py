@@ -46,7 +46,11 @@ def halved_noise() -> AbstractContextManager[None]:
 
     def of(source):
         normal, choice = source.normal, source.choice
-        yield source, "normal", lambda self, *rest: np.rint(normal(self, *rest) / 2).astype(np.int64)
+        yield (
+            source,
+            "normal",
+            lambda self, *rest: np.rint(normal(self, *rest) / 2).astype(np.int64),
+        )
         yield source, "choice", lambda self, exponents, *rest: choice(self, 2.0 * exponents, *rest)
 
     return patched(*(change for source in SOURCES for change in of(source)))
@@ -113,7 +117,9 @@ def weighting_by_reports() -> AbstractContextManager[None]:
         reported = {node.cid: result.num_examples for node, result in results}
         totals, present = None, 0
         for cid in asked:
-            mine, there = totals_of([r for r in results if r[0].cid == cid], wanted, {cid: asked[cid]}, bounded, step)
+            mine, there = totals_of(
+                [r for r in results if r[0].cid == cid], wanted, {cid: asked[cid]}, bounded, step
+            )
             weight = reported.get(cid, 0) / max(1, asked[cid])
             mine = [weight * total for total in mine]
             totals = mine if totals is None else [a + b for a, b in zip(totals, mine, strict=True)]
@@ -128,7 +134,11 @@ def reused_noise() -> AbstractContextManager[None]:
     normal, choice = SeededNoise.normal, SeededNoise.choice
     return patched(
         (SeededNoise, "normal", lambda self, size, s, name, round: normal(self, size, s, name, 1)),
-        (SeededNoise, "choice", lambda self, exponents, name, round: choice(self, exponents, name, 1)),
+        (
+            SeededNoise,
+            "choice",
+            lambda self, exponents, name, round: choice(self, exponents, name, 1),
+        ),
     )
 
 
@@ -143,7 +153,9 @@ def divisor_of_replies() -> AbstractContextManager[None]:
     def divided(self, step, sums, n):
         return update(self, step, sums, present[0])
 
-    return patched((privfed.algorithm.strategy, "totals_of", counted), (PrivateStrategy, "_update", divided))
+    return patched(
+        (privfed.algorithm.strategy, "totals_of", counted), (PrivateStrategy, "_update", divided)
+    )
 
 
 BUGS: dict[str, tuple[Callable[[], AbstractContextManager[None]], str, str]] = {
@@ -151,10 +163,18 @@ BUGS: dict[str, tuple[Callable[[], AbstractContextManager[None]], str, str]] = {
     "missing clip": (missing_clip, "sensitivity", "neighbours move gradient by"),
     "missing server clip": (missing_server_clip, "sensitivity", "sends -1e300"),
     "psi instead of 2 psi": (psi_for_two_psi, "sensitivity", "neighbours move gradient by"),
-    "uncharged initialiser": (uncharged_initialiser, "ledger", "planned, but not among the entries in the ledger: spectral"),
+    "uncharged initialiser": (
+        uncharged_initialiser,
+        "ledger",
+        "planned, but not among the entries in the ledger: spectral",
+    ),
     "weighting by examples": (weighting_by_examples, "sensitivity", "neighbours move gradient by"),
     "weighting by reports": (weighting_by_reports, "sensitivity", "claims a billion examples"),
-    "reused noise": (reused_noise, "noise", "noise is used again: gradient of round 2 has that of gradient of round 1"),
+    "reused noise": (
+        reused_noise,
+        "noise",
+        "noise is used again: gradient of round 2 has that of gradient of round 1",
+    ),
     "divisor of replies": (divisor_of_replies, "bypass", "depends on who answers"),
 }
 """How to plant it, the claim that a replay of `algo=fedrep` refutes, and part of what it says."""

@@ -65,7 +65,12 @@ class Tied(nn.Module):
 
 def layers(*between, bias=True, head_bias=True, first=nn.Linear):
     return nn.Sequential(
-        nn.Flatten(), first(36, 6, bias=bias), *between, nn.Linear(6, 5, bias=bias), nn.ReLU(), nn.Linear(5, CLASSES, head_bias)
+        nn.Flatten(),
+        first(36, 6, bias=bias),
+        *between,
+        nn.Linear(6, 5, bias=bias),
+        nn.ReLU(),
+        nn.Linear(5, CLASSES, head_bias),
     )
 
 
@@ -93,7 +98,10 @@ def network(name):
 def users(d, ragged=True):
     """Whole users, one with a single image, one with none, one with labels that are no classes; numbers span two blocks."""
     rng = np.random.default_rng(0)
-    X, y = rng.integers(0, 256, (USERS, M, d), dtype=np.uint8), rng.integers(0, CLASSES, (USERS, M)).astype(float)
+    X, y = (
+        rng.integers(0, 256, (USERS, M, d), dtype=np.uint8),
+        rng.integers(0, CLASSES, (USERS, M)).astype(float),
+    )
     if ragged:
         y[1, 1:] = -1
         y[2] = -1
@@ -114,7 +122,12 @@ def updates(client, shared, t=1):
     """Every user's change of the shared parameters (n, P)."""
     client.memory.begin(t)
     parts = [client.contribute(block, shared, {"round": t}).parts for block in client.blocks()]
-    return np.concatenate([np.concatenate([p.detach().double().reshape(len(p), -1) for p in some], 1) for some in parts])
+    return np.concatenate(
+        [
+            np.concatenate([p.detach().double().reshape(len(p), -1) for p in some], 1)
+            for some in parts
+        ]
+    )
 
 
 def batches(client, user, epochs, *purpose):
@@ -125,12 +138,18 @@ def batches(client, user, epochs, *purpose):
 
 
 def head_batches(client, user, t):
-    return [b for epoch in range(client.head_epochs) for b in batches(client, user, 1, "head batches", t, epoch)]
+    return [
+        b
+        for epoch in range(client.head_epochs)
+        for b in batches(client, user, 1, "head batches", t, epoch)
+    ]
 
 
 def sgd(client, head=False, pull=0.0):
     of = client.head if head else client.local
-    return {"lr": of.lr, "momentum": of.momentum, "decay": of.decay} | ({"pull": pull} if pull else {})
+    return {"lr": of.lr, "momentum": of.momentum, "decay": of.decay} | (
+        {"pull": pull} if pull else {}
+    )
 
 
 def user(client, i):
@@ -140,7 +159,9 @@ def user(client, i):
 def agree(mine, theirs, of=None):
     for i, (one, other) in enumerate(zip(mine, theirs, strict=True)):
         size = np.linalg.norm(other if of is None else of[i])
-        assert np.linalg.norm(one - other) <= TOLERANCE * size, f"user {i}: {np.linalg.norm(one - other) / size:.2g}"
+        assert np.linalg.norm(one - other) <= TOLERANCE * size, (
+            f"user {i}: {np.linalg.norm(one - other) / size:.2g}"
+        )
 
 
 def other_users_moved(U, without=2):

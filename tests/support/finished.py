@@ -22,9 +22,18 @@ def write_table(path: Path, kind: str, users: int = 60, rows: int = 8) -> list[d
         for _ in range(1 if user == 0 else rows + user % 3):
             age, size, city = rng.normal(40, 10), rng.normal(), rng.integers(4)
             y = 2 * a * size + b * (city == 1) + 0.05 * age + 0.1 * rng.normal()
-            label = {"two": str(int(y > 2)), "three": ("low", "mid", "high")[int(y > 1.5) + int(y > 2.5)]}.get(kind, f"{y:.4f}")
+            label = {
+                "two": str(int(y > 2)),
+                "three": ("low", "mid", "high")[int(y > 1.5) + int(y > 2.5)],
+            }.get(kind, f"{y:.4f}")
             there = f"{age:.1f}" if rng.random() > 0.1 else ""
-            lines.append(dict(zip(HEADER, (f"u{user}", there, f"{size:.3f}", "ABCD"[city], label), strict=True)))
+            lines.append(
+                dict(
+                    zip(
+                        HEADER, (f"u{user}", there, f"{size:.3f}", "ABCD"[city], label), strict=True
+                    )
+                )
+            )
     write_lines(path, lines)
     return lines
 
@@ -44,7 +53,9 @@ def read_lines(path: Path) -> list[dict[str, str]]:
 
 def columns(lines: list[dict[str, str]]) -> tuple[dict[str, list[str]], list[str]]:
     """X and y of these lines, all of it text."""
-    return {name: [line[name] for line in lines] for name in HEADER[1:4]}, [line["target"] for line in lines]
+    return {name: [line[name] for line in lines] for name in HEADER[1:4]}, [
+        line["target"] for line in lines
+    ]
 
 
 def finished(folder: Path, *overrides: str) -> Path:
@@ -57,5 +68,12 @@ def table_run(folder: Path, kind: str, *overrides: str) -> tuple[Path, list[dict
     """A run on a table of this kind, and the table's lines."""
     path = folder / f"{kind}.csv"
     lines = write_table(path, kind)
-    settings = ("data=table", f"data.path={path}", "data.target=target", "eps=inf", "rounds=2", "data.categorical=[city]")
+    settings = (
+        "data=table",
+        f"data.path={path}",
+        "data.target=target",
+        "eps=inf",
+        "rounds=2",
+        "data.categorical=[city]",
+    )
     return finished(folder / f"{kind}-run", *settings, *overrides), lines

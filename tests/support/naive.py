@@ -23,7 +23,9 @@ def two_batch_gradient(X, y, U, head, other):
 def leave_one_out_gradient(X, y, U):
     """Mean over j of the gradient on example j at the head fitted without it: (d, k)."""
     m = len(X)
-    return sum(two_batch_gradient(X, y, U, [i for i in range(m) if i != j], [j]) for j in range(m)) / m
+    return (
+        sum(two_batch_gradient(X, y, U, [i for i in range(m) if i != j], [j]) for j in range(m)) / m
+    )
 
 
 def second_moment(X, y):
@@ -51,7 +53,9 @@ def pair_moment(X, y, zeta):
 def power_products(X, y, copies, centre):
     """M X_c for every copy, side by side: (d, T_0 k)."""
     d = X.shape[1]
-    M = sum(t * t * (np.outer(x, x) - (np.eye(d) if centre else 0.0)) for x, t in zip(X, y, strict=True)) / len(X)
+    M = sum(
+        t * t * (np.outer(x, x) - (np.eye(d) if centre else 0.0)) for x, t in zip(X, y, strict=True)
+    ) / len(X)
     return np.concatenate([M @ copy for copy in copies], axis=1)
 
 
@@ -77,5 +81,8 @@ def clip(M, bound):
 def tangent_gradient(X, y, U, S, V):
     """P_T of the gradient of 1/2 mean_j (<X_j, M> - y_j)^2 at M = U diag(S) V^T: (d1, d2)."""
     M = U @ np.diag(S) @ V.T
-    G = sum((np.sum(x.reshape(M.shape) * M) - target) * x.reshape(M.shape) for x, target in zip(X, y, strict=True)) / len(X)
+    G = sum(
+        (np.sum(x.reshape(M.shape) * M) - target) * x.reshape(M.shape)
+        for x, target in zip(X, y, strict=True)
+    ) / len(X)
     return U @ U.T @ G + G @ V @ V.T - U @ U.T @ G @ V @ V.T

@@ -33,21 +33,27 @@ def train(module, parameters, x, y, batches, classes, lr, momentum=0.0, decay=0.
         good = [j for j in batch if y[j] in range(classes)]
         if good:
             descent.zero_grad()
-            loss = nn.functional.cross_entropy(module(x[good]), torch.tensor([int(y[j]) for j in good]))
+            loss = nn.functional.cross_entropy(
+                module(x[good]), torch.tensor([int(y[j]) for j in good])
+            )
             for parameter, first in zip(parameters, start, strict=True):
                 loss = loss + pull / 2 * ((parameter - first) ** 2).sum()
             loss.backward()
             descent.step()
 
 
-def centaur(module, split, names, shared, head, x, y, head_batches, batches, classes, head_sgd, sgd):
+def centaur(
+    module, split, names, shared, head, x, y, head_batches, batches, classes, head_sgd, sgd
+):
     """A round of CENTAUR: the change of the body, and the head (W, c) that the user keeps. x: images as networks see them."""
     made = with_head(loaded(module, names, shared), split, *head)
     last = made.get_submodule(split)
     before = flat(made, names)
     train(made, last.parameters(), x, y, head_batches, classes, **head_sgd)
     kept = (last.weight.detach().clone(), last.bias.detach().clone())
-    train(made, [dict(made.named_parameters())[name] for name in names], x, y, batches, classes, **sgd)
+    train(
+        made, [dict(made.named_parameters())[name] for name in names], x, y, batches, classes, **sgd
+    )
     return flat(made, names) - before, kept
 
 
@@ -93,7 +99,9 @@ def ppsgd(module, split, names, shared, p, x, y, batches, classes, eta, sgd):
         if good:
             for descent in descents:
                 descent.zero_grad()
-            nn.functional.cross_entropy(made(x[good]), torch.tensor([int(y[j]) for j in good])).backward()
+            nn.functional.cross_entropy(
+                made(x[good]), torch.tensor([int(y[j]) for j in good])
+            ).backward()
             for descent in descents:
                 descent.step()
     after = np.concatenate([value.detach().double().numpy().ravel() for value in theta])

@@ -92,8 +92,14 @@ def locate(columns, centre, spread, parts, ends):
     """For each column the shares of values by place in centre +- spread. ends: what lies outside counts there, or nowhere."""
     rows = []
     for column, a, b in zip(columns.T, centre, spread, strict=True):
-        places = [math.floor((v - a + b) / (2 * b) * parts) if np.isfinite(v) else None for v in column]
-        rows.append(shares([p if p is not None and (ends or 0 <= p < parts) else None for p in places], parts))
+        places = [
+            math.floor((v - a + b) / (2 * b) * parts) if np.isfinite(v) else None for v in column
+        ]
+        rows.append(
+            shares(
+                [p if p is not None and (ends or 0 <= p < parts) else None for p in places], parts
+            )
+        )
     return np.array(rows)
 
 

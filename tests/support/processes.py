@@ -20,7 +20,9 @@ from privfed.experiment.checkpoint import FILE
 from privfed.experiment.wiring import Experiment
 
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "PRIVFED_TOKEN": ""}
-ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")}
+ONE_THREAD = {
+    name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+}
 PATIENCE = 300.0
 """Seconds any event is waited for: far more than it takes, as the machine may be busy."""
 
@@ -38,7 +40,12 @@ class Process:
     """One running command; what it prints goes to files, so that nobody has to read it for it to go on."""
 
     def __init__(
-        self, command: str, arguments: tuple[str, ...], folder: Path, number: int, environment: dict[str, str]
+        self,
+        command: str,
+        arguments: tuple[str, ...],
+        folder: Path,
+        number: int,
+        environment: dict[str, str],
     ) -> None:
         self.out, self.err = folder / f"{number}.out", folder / f"{number}.err"
         with self.out.open("w") as out, self.err.open("w") as err:
@@ -70,7 +77,9 @@ class Process:
             return text in self.said or text in self.complaints or not self.running
 
         eventually(said, f"{self.popen.args}: {text!r}")
-        assert text in self.said or text in self.complaints, f"ended without {text!r}: {self.said}{self.complaints}"
+        assert text in self.said or text in self.complaints, (
+            f"ended without {text!r}: {self.said}{self.complaints}"
+        )
 
     def ends(self, code: int) -> str:
         """Wait until it has ended with this exit code; the last line it printed as an error."""
@@ -95,7 +104,9 @@ class Fleet:
         self.started: list[Process] = []
 
     def start(self, command: str, *arguments: object, **environment: str) -> Process:
-        process = Process(command, tuple(map(str, arguments)), self.folder, len(self.started), environment)
+        process = Process(
+            command, tuple(map(str, arguments)), self.folder, len(self.started), environment
+        )
         self.started.append(process)
         return process
 
@@ -105,10 +116,24 @@ class Fleet:
         server.says("listening on 127.0.0.1:")
         return server, int(server.said.partition("listening on 127.0.0.1:")[2].partition(";")[0])
 
-    def client(self, port: int, user: str, *arguments: object, tokens: str = "run/tokens", **environment: str) -> Process:
+    def client(
+        self,
+        port: int,
+        user: str,
+        *arguments: object,
+        tokens: str = "run/tokens",
+        **environment: str,
+    ) -> Process:
         """A client with its token."""
         given = arguments or ("--simulate", "--insecure")
-        options = ("--server", f"127.0.0.1:{port}", "--user", user, "--token-file", f"{tokens}/{user}.token")
+        options = (
+            "--server",
+            f"127.0.0.1:{port}",
+            "--user",
+            user,
+            "--token-file",
+            f"{tokens}/{user}.token",
+        )
         return self.start("client", *options, *given, **environment)
 
     def close(self) -> None:
@@ -146,7 +171,11 @@ class EnoughError(Exception):
     """A run has taken as many steps as were asked for."""
 
 
-def reference(*overrides: str, absent: Callable[[int], set[str]] = lambda step: set(), steps: int | None = None) -> np.ndarray:
+def reference(
+    *overrides: str,
+    absent: Callable[[int], set[str]] = lambda step: set(),
+    steps: int | None = None,
+) -> np.ndarray:
     """The representation of the same run in this process; absent: nodes nobody hears from, by step. steps: stop after these."""
     experiment = Experiment(compose(overrides))
     strategy = experiment.strategy

@@ -9,7 +9,15 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
 import grpc
-from flwr.common import Code, FitRes, GetPropertiesRes, Scalar, Status, ndarrays_to_parameters, serde
+from flwr.common import (
+    Code,
+    FitRes,
+    GetPropertiesRes,
+    Scalar,
+    Status,
+    ndarrays_to_parameters,
+    serde,
+)
 from flwr.proto.transport_pb2 import ClientMessage, ServerMessage
 from flwr.proto.transport_pb2_grpc import FlowerServiceStub
 
@@ -18,19 +26,27 @@ from privfed.runtimes.admission import prove
 
 OK = Status(Code.OK, "")
 # The smallest buffers there are, so that what a puppet does not read stays with its sender.
-OPTIONS = [("grpc.http2.lookahead_bytes", 1), ("grpc.http2.bdp_probe", 0), ("grpc.max_send_message_length", -1)]
+OPTIONS = [
+    ("grpc.http2.lookahead_bytes", 1),
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.max_send_message_length", -1),
+]
 
 
 def fitted(step: object, *arrays: object, users: int = 10**6) -> ClientMessage:
     """An answer to a step with these arrays; what is bytes already is sent as it is."""
     parameters = ndarrays_to_parameters([array for array in arrays if not isinstance(array, bytes)])
     parameters.tensors += [array for array in arrays if isinstance(array, bytes)]
-    return ClientMessage(fit_res=serde.fit_res_to_proto(FitRes(OK, parameters, users, {"step": step})))
+    return ClientMessage(
+        fit_res=serde.fit_res_to_proto(FitRes(OK, parameters, users, {"step": step}))
+    )
 
 
 def properties(**told: Scalar) -> ClientMessage:
     """An answer of the door's protocol."""
-    return ClientMessage(get_properties_res=serde.get_properties_res_to_proto(GetPropertiesRes(OK, told)))
+    return ClientMessage(
+        get_properties_res=serde.get_properties_res_to_proto(GetPropertiesRes(OK, told))
+    )
 
 
 def asked(question: ServerMessage) -> dict[str, Scalar]:
@@ -53,7 +69,9 @@ class Puppet:
     def __enter__(self) -> Puppet:
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -80,7 +98,11 @@ class Puppet:
         """Answer hello."""
         challenge = asked(self.listen())["hello"]
         assert isinstance(challenge, bytes)
-        self.say(properties(node=self.name, proof=prove(self.token, self.name, challenge), version=__version__))
+        self.say(
+            properties(
+                node=self.name, proof=prove(self.token, self.name, challenge), version=__version__
+            )
+        )
 
     def enter(self) -> Puppet:
         """Prove who it is; be let in, once the name is free."""
@@ -103,7 +125,9 @@ def announce_gigabytes(port: int, length: int) -> bytes:
     """A bare HTTP/2 connection that announces one gRPC message of so many bytes and sends a few of them; what comes back."""
 
     def frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
-        return struct.pack(">I", len(content))[1:] + struct.pack(">BBI", kind, flags, stream) + content
+        return (
+            struct.pack(">I", len(content))[1:] + struct.pack(">BBI", kind, flags, stream) + content
+        )
 
     def field(name: bytes, value: bytes) -> bytes:
         return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
@@ -121,7 +145,10 @@ def announce_gigabytes(port: int, length: int) -> bytes:
     )
     with socket.create_connection(("127.0.0.1", port), timeout=10) as raw:
         raw.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b""))
-        raw.sendall(frame(1, 4, 1, headers) + frame(0, 0, 1, b"\0" + struct.pack(">I", length) + b"x" * 1000))
+        raw.sendall(
+            frame(1, 4, 1, headers)
+            + frame(0, 0, 1, b"\0" + struct.pack(">I", length) + b"x" * 1000)
+        )
         heard = b""
         try:
             while b"grpc-status" not in heard and (more := raw.recv(65536)):

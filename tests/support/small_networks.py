@@ -24,4 +24,9 @@ def named(**layers):
 def net(*between, width=5, **more):
     """flatten, first, what is between, head."""
     parts = {"flatten": nn.Flatten(), "first": nn.Linear(36, width)}
-    return named(**parts, **{f"layer{i}": layer for i, layer in enumerate(between)}, head=nn.Linear(width, 4), **more)
+    return named(
+        **parts,
+        **{f"layer{i}": layer for i, layer in enumerate(between)},
+        head=nn.Linear(width, 4),
+        **more,
+    )

@@ -27,10 +27,16 @@ def schema_of(kind: str = "number", missing: str = "mean") -> Schema:
 
 def rows_of(schema: Schema, m: int, rng: np.random.Generator, gaps: float = 0.1) -> Rows:
     """A user with m rows, some values missing."""
-    numbers = np.column_stack([rng.normal(40, 10, m), rng.normal(0, 0.01, m), rng.random(m)]).astype(np.float32)
+    numbers = np.column_stack(
+        [rng.normal(40, 10, m), rng.normal(0, 0.01, m), rng.random(m)]
+    ).astype(np.float32)
     numbers[rng.random(numbers.shape) < gaps] = np.nan
     codes = rng.integers(-1, schema.sizes, (m, len(schema.sizes))).astype(np.int32)
-    y = rng.integers(schema.classes, size=m).astype(np.float64) if schema.classes else rng.normal(1000, 50, m)
+    y = (
+        rng.integers(schema.classes, size=m).astype(np.float64)
+        if schema.classes
+        else rng.normal(1000, 50, m)
+    )
     return Rows(numbers, codes, y)
 
 
@@ -40,11 +46,18 @@ def cohort_of(schema: Schema, users: list[Rows], held: int = 0) -> RaggedCohort:
     judges = [user[:held] for user in users]
     edges = np.concatenate([[0], np.cumsum([len(user) for user in judges])])
     truth = Told(UNIT if schema.classes else LOGARITHMIC) if held else None
-    return RaggedCohort(np.arange(len(users)), joined(users), starts, joined(judges), edges, schema, truth)
+    return RaggedCohort(
+        np.arange(len(users)), joined(users), starts, joined(judges), edges, schema, truth
+    )
 
 
 def joined(parts: list[Rows]) -> Rows:
-    return Rows(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("numbers", "codes", "y")))
+    return Rows(
+        *(
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("numbers", "codes", "y")
+        )
+    )
 
 
 def people(schema: Schema, sizes: list[int], seed: int = 0, held: int = 0) -> RaggedCohort:
@@ -59,7 +72,9 @@ def model_of(schema: Schema, k: int = 2, seed: int = 1) -> TableModel:
     d, C = schema.d, outputs(schema)
     centre, spread = np.array([38.0, 0.001, 0.5, 990.0]), np.array([9.0, 0.008, 0.3, 60.0])
     U = np.linalg.qr(rng.standard_normal((d, k)))[0]
-    return TableModel(schema, centre, spread, 0.3 * rng.standard_normal((d + 1, C)), U, np.linspace(1.0, 0.4, k))
+    return TableModel(
+        schema, centre, spread, 0.3 * rng.standard_normal((d + 1, C)), U, np.linspace(1.0, 0.4, k)
+    )
 
 
 def write(path: Path, header: list[str], lines: list[list[object]]) -> Path:
@@ -83,7 +98,13 @@ def shared_table(path: Path, n: int = 200, kind: str = "number", seed: int = 0, 
             "three": np.array(["a", "b", "c"])[(y > -0.5) * 1 + (y > 0.5)],
         }
         for x, t in zip(X, target[kind], strict=True):
-            lines.append([f"u{user}", *(f"{100 * value:.4f}" for value in x), f"{t:.5f}" if kind == "number" else t])
+            lines.append(
+                [
+                    f"u{user}",
+                    *(f"{100 * value:.4f}" for value in x),
+                    f"{t:.5f}" if kind == "number" else t,
+                ]
+            )
     return write(path, ["user", *(f"x{j}" for j in range(d)), "target"], lines)
 
 
@@ -95,5 +116,11 @@ def item_table(path: Path, n: int = 300, items: int = 12, seed: int = 0) -> Path
     for user in range(n):
         v = 2 * rng.standard_normal()
         for item in rng.permutation(items)[: rng.integers(5, items + 1)]:
-            lines.append([user, item + 100, f"{3 + liked[item] + v * taste[item] + 0.2 * rng.standard_normal():.4f}"])
+            lines.append(
+                [
+                    user,
+                    item + 100,
+                    f"{3 + liked[item] + v * taste[item] + 0.2 * rng.standard_normal():.4f}",
+                ]
+            )
     return write(path, ["user", "item", "target"], lines)

@@ -16,7 +16,15 @@ from typing import Any
 import numpy as np
 
 from privfed.data.cohort import Ids
-from privfed.data.images.file_formats import Pixel, damaged, read_idx, read_npz, read_records, times, verify
+from privfed.data.images.file_formats import (
+    Pixel,
+    damaged,
+    read_idx,
+    read_npz,
+    read_records,
+    times,
+    verify,
+)
 from privfed.foundation.errors import ConfigError
 
 Shape = tuple[int, int, int]
@@ -54,7 +62,11 @@ class Archive:
     def files(self) -> tuple[str, ...]:
         """All names, without the .gz that an idx file may have."""
         names = self.train + self.test
-        return tuple(n for image in names for n in (image, labels_of(image))) if self.kind == "idx" else names
+        return (
+            tuple(n for image in names for n in (image, labels_of(image)))
+            if self.kind == "idx"
+            else names
+        )
 
 
 def labels_of(images: str) -> str:
@@ -62,9 +74,25 @@ def labels_of(images: str) -> str:
     return images.replace("images-idx3", "labels-idx1")
 
 
-def _idx(folder: str, classes: int, prefix: str = "", test: str = "t10k", lowest: int = 0, transposed: bool = False) -> Archive:
+def _idx(
+    folder: str,
+    classes: int,
+    prefix: str = "",
+    test: str = "t10k",
+    lowest: int = 0,
+    transposed: bool = False,
+) -> Archive:
     train, held_out = (f"{prefix}{part}-images-idx3-ubyte" for part in ("train", test))
-    return Archive(folder, "idx", (train,), (held_out,), classes, (1, 28, 28), lowest=lowest, transposed=transposed)
+    return Archive(
+        folder,
+        "idx",
+        (train,),
+        (held_out,),
+        classes,
+        (1, 28, 28),
+        lowest=lowest,
+        transposed=transposed,
+    )
 
 
 _EMNIST = {"balanced": 47, "byclass": 62, "bymerge": 47, "digits": 10, "letters": 26, "mnist": 10}
@@ -72,12 +100,16 @@ _BATCHES = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
 
 ARCHIVES = {
     "cifar10": Archive("cifar10", "records", _BATCHES, ("test_batch.bin",), 10, (3, 32, 32)),
-    "cifar100": Archive("cifar100", "records", ("train.bin",), ("test.bin",), 100, (3, 32, 32), header=2),
+    "cifar100": Archive(
+        "cifar100", "records", ("train.bin",), ("test.bin",), 100, (3, 32, 32), header=2
+    ),
     "mnist": _idx("mnist", 10),
     "fashion_mnist": _idx("fashion_mnist", 10),
     "femnist": Archive("femnist", "npz", ("femnist.npz",)),
     **{
-        f"emnist-{part}": _idx("emnist", k, f"emnist-{part}-", "test", lowest=int(part == "letters"), transposed=True)
+        f"emnist-{part}": _idx(
+            "emnist", k, f"emnist-{part}-", "test", lowest=int(part == "letters"), transposed=True
+        )
         for part, k in _EMNIST.items()
     },
 }
@@ -152,7 +184,9 @@ def read_labels(name: str, folder: Path) -> Labels:
         high = archive.lowest + (archive.classes or 256)
         if len(parts[-1]) and not archive.lowest <= parts[-1].min() <= parts[-1].max() < high:
             range_found = f"{parts[-1].min()} to {parts[-1].max()}"
-            raise damaged(paths[labels_of(image)], f"labels from {archive.lowest} to {high - 1}", range_found)
+            raise damaged(
+                paths[labels_of(image)], f"labels from {archive.lowest} to {high - 1}", range_found
+            )
     y = np.concatenate(parts).astype(np.int64) - archive.lowest
     assert archive.shape is not None
     return Labels(y, sum(map(len, parts[: len(archive.train)])), archive.shape)
@@ -178,8 +212,23 @@ def npz_labels(path: Path) -> Labels:
     """Labels and users of an npz file with arrays x, y and user."""
     x, y, user = read_npz(path, "x", "y", "user")
     if x.dtype != np.uint8 or x.ndim not in (3, 4):
-        raise damaged(path, "x of bytes, images x rows x columns or images x channels x rows x columns", f"{x.dtype} {x.shape}")
-    if not np.issubdtype(y.dtype, np.integer) or y.shape != x.shape[:1] or user.shape != x.shape[:1] or (y < 0).any():
-        raise damaged(path, f"{len(x)} labels from 0 on and {len(x)} users", f"y {y.dtype} {y.shape}, user {user.shape}")
+        raise damaged(
+            path,
+            "x of bytes, images x rows x columns or images x channels x rows x columns",
+            f"{x.dtype} {x.shape}",
+        )
+    if (
+        not np.issubdtype(y.dtype, np.integer)
+        or y.shape != x.shape[:1]
+        or user.shape != x.shape[:1]
+        or (y < 0).any()
+    ):
+        raise damaged(
+            path,
+            f"{len(x)} labels from 0 on and {len(x)} users",
+            f"y {y.dtype} {y.shape}, user {user.shape}",
+        )
     shape = (1, *x.shape[1:]) if x.ndim == 3 else x.shape[1:]
-    return Labels(y.astype(np.int64), len(y), shape, np.unique(user, return_inverse=True)[1].astype(np.int64))
+    return Labels(
+        y.astype(np.int64), len(y), shape, np.unique(user, return_inverse=True)[1].astype(np.int64)
+    )

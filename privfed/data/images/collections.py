@@ -19,10 +19,23 @@ import numpy as np
 from privfed.data.cohort import Cohort, Ids
 from privfed.data.error_bins import UNIT, Scale
 from privfed.data.images import partition
-from privfed.data.images.archives import ARCHIVES, Labels, data_root, locate, read_labels, read_pixels
+from privfed.data.images.archives import (
+    ARCHIVES,
+    Labels,
+    data_root,
+    locate,
+    read_labels,
+    read_pixels,
+)
 from privfed.data.images.deal import SPLITS, Rule, Split
 from privfed.data.images.file_formats import Pixel, times
-from privfed.foundation.errors import ConfigError, check_number, check_positive, check_whole, nearest
+from privfed.foundation.errors import (
+    ConfigError,
+    check_number,
+    check_positive,
+    check_whole,
+    nearest,
+)
 from privfed.foundation.linalg import Array
 
 
@@ -54,7 +67,9 @@ class ImageUsers:
 
     def __init__(self, shape: Sequence[int], classes: int, seed: int) -> None:
         if isinstance(shape, str) or not isinstance(shape, Sequence) or len(shape) != 3:
-            raise ConfigError.of("data.shape", shape, "must be [channels, rows, columns], as [3,32,32]")
+            raise ConfigError.of(
+                "data.shape", shape, "must be [channels, rows, columns], as [3,32,32]"
+            )
         for size in shape:
             check_whole("data.shape", size)
         check_whole("data.classes", classes, least=2)
@@ -64,7 +79,11 @@ class ImageUsers:
     def check_S(self, S: int) -> int:
         """The number of classes a user."""
         allowed = f"must be a whole number between 1 and the number of classes, {self.classes}"
-        return int(check_number("data.S", S, lambda x: isinstance(x, int) and 1 <= x <= self.classes, allowed))
+        return int(
+            check_number(
+                "data.S", S, lambda x: isinstance(x, int) and 1 <= x <= self.classes, allowed
+            )
+        )
 
     def compare(self, model: dict[str, Array]) -> dict[str, float]:
         """Nothing: nobody knows the true model."""
@@ -90,19 +109,30 @@ class Images(ImageUsers):
         super().__init__(shape, classes, seed)
         self.name, self.archive = name, ARCHIVES[name]
         if split == "natural" and not self.archive.users:
-            raise ConfigError.of("data.split", split, f"{name} does not say whose an image is; choose another split")
+            raise ConfigError.of(
+                "data.split", split, f"{name} does not say whose an image is; choose another split"
+            )
         for key, value, optional in (("data.n", n, split == "natural"), ("data.m", m, True)):
             if value is not None or not optional:
                 check_whole(key, value)
         S = self.check_S(S) if split == "classes" else check_whole("data.S", S)
         check_positive("data.alpha", alpha)
-        check_number("data.validation", validation, lambda x: 0.01 <= x <= 0.5, "must lie between 0.01 and 0.5")
+        check_number(
+            "data.validation",
+            validation,
+            lambda x: 0.01 <= x <= 0.5,
+            "must lie between 0.01 and 0.5",
+        )
         if self.archive.shape not in (None, self.shape):
-            raise ConfigError.of("data.shape", list(self.shape), f"images of {name} are {times(self.archive.shape)}")
+            raise ConfigError.of(
+                "data.shape", list(self.shape), f"images of {name} are {times(self.archive.shape)}"
+            )
         if self.archive.classes not in (None, classes):
             raise ConfigError.of("data.classes", classes, f"{name} has {self.archive.classes}")
         self.rule = Rule(split, n, m, S, float(alpha), float(validation), seed)
-        self.folder = (data_root() / self.archive.folder if path is None else Path(str(path))).absolute()
+        self.folder = (
+            data_root() / self.archive.folder if path is None else Path(str(path))
+        ).absolute()
         locate(name, self.folder)
 
     @property
@@ -131,9 +161,13 @@ class Images(ImageUsers):
     def _labels(self) -> Labels:
         labels = read_labels(self.name, self.folder)
         if labels.shape != self.shape:
-            raise ConfigError.of("data.shape", list(self.shape), f"images in {self.folder} are {times(labels.shape)}")
+            raise ConfigError.of(
+                "data.shape", list(self.shape), f"images in {self.folder} are {times(labels.shape)}"
+            )
         if labels.y.max(initial=0) >= self.classes:
-            raise ConfigError.of("data.classes", self.classes, f"{self.folder} has labels up to {labels.y.max()}")
+            raise ConfigError.of(
+                "data.classes", self.classes, f"{self.folder} has labels up to {labels.y.max()}"
+            )
         return labels
 
     @property

@@ -39,13 +39,17 @@ class Rule:
     validation: float
     seed: int
 
-    def deal(self, y: Ids, n: int, rng: np.random.Generator, m: int | None, least: int = partition.LEAST) -> Ids:
+    def deal(
+        self, y: Ids, n: int, rng: np.random.Generator, m: int | None, least: int = partition.LEAST
+    ) -> Ids:
         """Images with classes y (N,) to n users."""
         if self.split == "classes":
             return partition.by_classes(y, n, self.S, rng, m)
         if self.split == "iid":
             return partition.iid(y, n, rng, m)
-        return (partition.dirichlet if self.split == "dirichlet" else partition.quantity)(y, n, self.alpha, rng, m, least)
+        return (partition.dirichlet if self.split == "dirichlet" else partition.quantity)(
+            y, n, self.alpha, rng, m, least
+        )
 
     def apply(self, labels: Labels) -> Split:
         """The whole split of a collection."""
@@ -60,7 +64,9 @@ class Rule:
         train, test = np.arange(labels.train), np.arange(labels.train, len(y))
         if not len(test):
             train, test = partition.put_aside(y, HELD_OUT, stream("test"))
-        kept, aside = (train[part] for part in partition.put_aside(y[train], self.validation, stream("aside")))
+        kept, aside = (
+            train[part] for part in partition.put_aside(y[train], self.validation, stream("aside"))
+        )
         users = self.deal(y[kept], self.n, stream("deal"), self.m)
         if self.split == "iid":
             held_out = partition.iid(y[test], self.n, stream("held-out"))
@@ -68,13 +74,24 @@ class Rule:
             counts = partition.counts_of(users, y[kept], int(y.max()) + 1)
             held_out = partition.alike(y[test], counts, stream("held-out"))
         fresh = self._fresh(y[aside], users, held_out, stream("fresh"))
-        return Split(*(_back(*pair) for pair in ((users, kept), (held_out, test), *((part, aside) for part in fresh))))
+        return Split(
+            *(
+                _back(*pair)
+                for pair in ((users, kept), (held_out, test), *((part, aside) for part in fresh))
+            )
+        )
 
-    def _fresh(self, y: Ids, users: Ids, held_out: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
+    def _fresh(
+        self, y: Ids, users: Ids, held_out: Ids, rng: np.random.Generator
+    ) -> tuple[Ids, Ids]:
         """Training and test images of as many fresh users as there are images for, by the same rule."""
         m = users.shape[1]
         mine, tests = (np.count_nonzero(deal >= 0) / len(deal) for deal in (users, held_out))
-        t = max(1, round(tests / self.S)) * self.S if self.split == "classes" else max(1, round(tests))
+        t = (
+            max(1, round(tests / self.S)) * self.S
+            if self.split == "classes"
+            else max(1, round(tests))
+        )
         each = round(mine) + t
         v = len(y) // each
         if self.split == "classes":
@@ -92,7 +109,9 @@ class Rule:
         deal = self.deal(y, v, rng, each)
         if self.split == "iid":
             return deal[:, :m], deal[:, m:]
-        shards = np.take_along_axis(deal, np.argsort(y[deal], axis=1, kind="stable"), axis=1).reshape(v, self.S, -1)
+        shards = np.take_along_axis(
+            deal, np.argsort(y[deal], axis=1, kind="stable"), axis=1
+        ).reshape(v, self.S, -1)
         train, test = (part.reshape(v, -1) for part in np.split(shards, [m // self.S], axis=2))
         return rng.permuted(train, axis=1), rng.permuted(test, axis=1)
 
@@ -109,7 +128,9 @@ class Rule:
         rest = len(writers) - v
         n = rest if self.n is None else self.n
         if not 1 <= n <= rest:
-            raise ConfigError.of("data.n", self.n, f"there are {rest} writers besides the {v} put aside")
+            raise ConfigError.of(
+                "data.n", self.n, f"there are {rest} writers besides the {v} put aside"
+            )
         train, test = _cut(writers[v : v + n], HELD_OUT, None)
         train = train[:, : self.m]
         return Split(train, test, *_cut(writers[:v], HELD_OUT, train.shape[1]))
@@ -122,7 +143,9 @@ def _back(deal: Ids, places: Ids) -> Ids:
 
 def _cut(users: list[Ids], part: float, m: int | None) -> tuple[Ids, Ids]:
     """Training images, the first m in rows of m, and test images, about that part of each user's and at least one."""
-    tests = [min(max(1, round(part * len(places))), len(places) - partition.LEAST) for places in users]
+    tests = [
+        min(max(1, round(part * len(places))), len(places) - partition.LEAST) for places in users
+    ]
     both = list(zip(users, tests, strict=True))
     train = partition.padded([places[k:] for places, k in both], m)
     return train, partition.padded([places[:k] for places, k in both])

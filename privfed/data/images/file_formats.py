@@ -51,7 +51,9 @@ def checksums(folder: Path) -> dict[str, str]:
 
 def damaged(path: Path, expected: str, found: object) -> ConfigError:
     """A file is not what its format or its checksum says."""
-    return ConfigError(f"{path}: damaged, or not the official file: expected {expected}, found {found}")
+    return ConfigError(
+        f"{path}: damaged, or not the official file: expected {expected}, found {found}"
+    )
 
 
 @lru_cache(maxsize=8)
@@ -64,10 +66,18 @@ def read_idx(path: Path, dimensions: int) -> Pixel:
         except (OSError, EOFError, zlib.error) as error:
             raise damaged(path, "gzip", error) from error
     else:
-        raw = np.memmap(path, dtype=np.uint8, mode="r") if path.stat().st_size else np.empty(0, dtype=np.uint8)
+        raw = (
+            np.memmap(path, dtype=np.uint8, mode="r")
+            if path.stat().st_size
+            else np.empty(0, dtype=np.uint8)
+        )
     magic = bytes(raw[:4])
     if len(raw) < start or magic != bytes([0, 0, 8, dimensions]):
-        raise damaged(path, f"an idx file that starts with 0 0 8 {dimensions}", " ".join(map(str, magic)) or "nothing")
+        raise damaged(
+            path,
+            f"an idx file that starts with 0 0 8 {dimensions}",
+            " ".join(map(str, magic)) or "nothing",
+        )
     sizes = tuple(int(size) for size in np.frombuffer(bytes(raw[4:start]), dtype=">u4"))
     if len(raw) != start + math.prod(sizes):
         raise damaged(path, f"{start + math.prod(sizes)} bytes for {times(sizes)}", len(raw))
@@ -88,7 +98,9 @@ def read_npz(path: Path, *keys: str) -> list[Any]:
         with np.load(path, allow_pickle=False) as file:
             return [file[key] for key in keys]
     except KeyError as error:
-        raise damaged(path, f"arrays x, y and user, {' and '.join(keys)} among them", f"{error.args[0]}") from error
+        raise damaged(
+            path, f"arrays x, y and user, {' and '.join(keys)} among them", f"{error.args[0]}"
+        ) from error
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise damaged(path, "an npz file", " ".join(str(error).split())) from error
 

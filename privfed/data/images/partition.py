@@ -40,7 +40,11 @@ def by_classes(y: Ids, n: int, S: int, rng: np.random.Generator, m: int | None =
     A shard is as large as possible; a class that is rare has fewer shards, otherwise all classes have equally many.
     """
     if m is not None and m % S:
-        raise ConfigError.of("data.m", m, f"must be a multiple of data.S={S}, so that a user has equally many of each class")
+        raise ConfigError.of(
+            "data.m",
+            m,
+            f"must be a multiple of data.S={S}, so that a user has equally many of each class",
+        )
     sizes = np.bincount(y)
     size = _equal(len(y), n, m, S * largest_shard(sizes, n, S)) // S
     # A class goes to a user once at most, so it never needs more than n shards.
@@ -97,7 +101,9 @@ def owners_of_shards(shards: Ids, n: int, rng: np.random.Generator) -> NDArray[n
     return owners
 
 
-def dirichlet(y: Ids, n: int, alpha: float, rng: np.random.Generator, m: int | None = None, least: int = LEAST) -> Ids:
+def dirichlet(
+    y: Ids, n: int, alpha: float, rng: np.random.Generator, m: int | None = None, least: int = LEAST
+) -> Ids:
     """Each class is dealt by proportions over users that are Dirichlet(alpha): small alpha, few classes a user.
 
     Users with too few images get some, at random, from those who have most.
@@ -107,13 +113,17 @@ def dirichlet(y: Ids, n: int, alpha: float, rng: np.random.Generator, m: int | N
     order = order[np.argsort(y[order], kind="stable")]
     sizes = np.bincount(y)
     owner = np.empty(len(y), dtype=np.int64)
-    cuts = np.rint(np.cumsum(proportions(alpha, (len(sizes), n), rng), axis=1) * sizes[:, None]).astype(np.int64)
+    cuts = np.rint(
+        np.cumsum(proportions(alpha, (len(sizes), n), rng), axis=1) * sizes[:, None]
+    ).astype(np.int64)
     counts = np.diff(cuts, axis=1, prepend=0)
     owner[order] = np.concatenate([np.repeat(np.arange(n), row) for row in counts])
     return rows(_fill_up(owner, n, least, rng), n, rng, m)
 
 
-def quantity(y: Ids, n: int, alpha: float, rng: np.random.Generator, m: int | None = None, least: int = LEAST) -> Ids:
+def quantity(
+    y: Ids, n: int, alpha: float, rng: np.random.Generator, m: int | None = None, least: int = LEAST
+) -> Ids:
     """The classes are the same for all, the numbers of images are Dirichlet(alpha) over users, on top of the least number."""
     _enough(y, n, least)
     spare = len(y) - n * least
@@ -122,7 +132,9 @@ def quantity(y: Ids, n: int, alpha: float, rng: np.random.Generator, m: int | No
     return rows(rng.permutation(owner), n, rng, m)
 
 
-def proportions(alpha: float, shape: tuple[int, int], rng: np.random.Generator) -> NDArray[np.float64]:
+def proportions(
+    alpha: float, shape: tuple[int, int], rng: np.random.Generator
+) -> NDArray[np.float64]:
     """Dirichlet(alpha) over the last axis, by logarithms: Gamma numbers of tiny alpha would all vanish."""
     log = np.log(rng.standard_gamma(alpha + 1.0, shape)) - rng.exponential(size=shape) / alpha
     weights = np.exp(log - log.max(axis=1, keepdims=True))
@@ -156,7 +168,9 @@ def apportion(want: NDArray[np.float64], total: int, rng: np.random.Generator) -
     """Whole numbers that add up to total and differ by less than one from what is proportional; ties at random."""
     exact = want * (total / want.sum())
     whole = np.floor(exact + 1e-9)
-    rest = np.lexsort((rng.random(len(want)), -np.round(exact - whole, 9)))[: total - int(whole.sum())]
+    rest = np.lexsort((rng.random(len(want)), -np.round(exact - whole, 9)))[
+        : total - int(whole.sum())
+    ]
     whole[rest] += 1
     return np.asarray(whole, dtype=np.int64)
 
@@ -199,7 +213,9 @@ def _equal(images: int, n: int, m: int | None, most: int) -> int:
 
 def _enough(y: Ids, n: int, least: int) -> None:
     if len(y) < n * least:
-        raise ConfigError.of("data.n", n, f"too many users: {len(y)} images are fewer than {least} a user")
+        raise ConfigError.of(
+            "data.n", n, f"too many users: {len(y)} images are fewer than {least} a user"
+        )
 
 
 def _fill_up(owner: Ids, n: int, least: int, rng: np.random.Generator) -> Ids:
@@ -220,7 +236,11 @@ def _one_each(counts: Ids, stock: Ids) -> Ids:
         # Of its classes the one that is left most, in proportion to what it has, so that shares stay as they should be.
         wish = counts[user] * (left > 0) * (left / np.maximum(stock, 1))
         if not wish.any():
-            raise ConfigError.of("data.n", len(counts), f"too many users for {stock.sum()} held-out images: somebody has none")
+            raise ConfigError.of(
+                "data.n",
+                len(counts),
+                f"too many users for {stock.sum()} held-out images: somebody has none",
+            )
         c = int(np.argmax(wish))
         given[user, c] += 1
         left[c] -= 1

@@ -50,8 +50,12 @@ class Patterns(ImageUsers):
         check_whole("data.size", size, least=2)
         super().__init__(shape, classes, seed)
         if self.shape != (channels, size, size):
-            raise ConfigError.of("data.shape", list(shape), "follows from data.channels and data.size; set those")
-        check_number("data.noise", noise, lambda x: 0 <= x <= 100, "must be a number between 0 and 100")
+            raise ConfigError.of(
+                "data.shape", list(shape), "follows from data.channels and data.size; set those"
+            )
+        check_number(
+            "data.noise", noise, lambda x: 0 <= x <= 100, "must be a number between 0 and 100"
+        )
         self.n, self.m, self.t, self.S, self.noise = n, m, t, self.check_S(S), float(noise)
 
     def cohort(self, first: int, last: int) -> Cohort:
@@ -81,8 +85,14 @@ class Patterns(ImageUsers):
 
     def _labels(self, purpose: str, block: int) -> Ids:
         """Classes (BLOCK, m + t) of all images of a block's users."""
-        chosen = generator(self.seed, purpose, "classes", block).random((BLOCK, self.classes)).argsort(axis=1)[:, : self.S]
-        which = generator(self.seed, purpose, "labels", block).integers(0, self.S, (BLOCK, self.m + self.t))
+        chosen = (
+            generator(self.seed, purpose, "classes", block)
+            .random((BLOCK, self.classes))
+            .argsort(axis=1)[:, : self.S]
+        )
+        which = generator(self.seed, purpose, "labels", block).integers(
+            0, self.S, (BLOCK, self.m + self.t)
+        )
         return np.take_along_axis(chosen, which, axis=1)
 
     def _users(self, purpose: str, first: int, last: int) -> Cohort:
@@ -92,9 +102,13 @@ class Patterns(ImageUsers):
             a, b = max(first, block * BLOCK), min(last, (block + 1) * BLOCK)
             mine, part = slice(a - first, b - first), slice(a - block * BLOCK, b - block * BLOCK)
             labels = self._labels(purpose, block)
-            shifts = generator(self.seed, purpose, "shifts", block).integers(0, len(SHIFTS), labels.shape)
+            shifts = generator(self.seed, purpose, "shifts", block).integers(
+                0, len(SHIFTS), labels.shape
+            )
             clean = patterns[shifts[part], labels[part]].reshape(b - a, self.m + self.t, self.d)
-            noise = generator(self.seed, purpose, "noise", block).standard_normal((BLOCK, *X.shape[1:]), dtype=np.float32)
+            noise = generator(self.seed, purpose, "noise", block).standard_normal(
+                (BLOCK, *X.shape[1:]), dtype=np.float32
+            )
             X[mine] = np.clip(np.rint(GREY + CONTRAST * (clean + self.noise * noise[part])), 0, 255)
             y[mine] = labels[part]
         held_out = HeldOut(X[:, self.m :], y[:, self.m :])

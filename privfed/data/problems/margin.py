@@ -66,17 +66,27 @@ class MarginTruth:
         inside = W @ self.U_star
         along = np.vecdot(inside, self.V_star)
         across = np.linalg.norm(inside - along[:, None] * self.V_star, axis=1)
-        outside = np.sqrt(np.maximum(np.vecdot(W, W) - np.vecdot(inside, inside), 0.0)) * math.sqrt(1 - self.strength**2)
+        outside = np.sqrt(np.maximum(np.vecdot(W, W) - np.vecdot(inside, inside), 0.0)) * math.sqrt(
+            1 - self.strength**2
+        )
         t, e = self.fresh
         signal = self.strength * (along[:, None] * t + across[:, None] * (np.sqrt(1 - t * t) * e))
         with np.errstate(divide="ignore", invalid="ignore"):
-            c = np.where(outside[:, None] > 0, -signal / outside[:, None], np.where(signal > 0, -np.inf, np.inf))
+            c = np.where(
+                outside[:, None] > 0,
+                -signal / outside[:, None],
+                np.where(signal > 0, -np.inf, np.inf),
+            )
         wrong = np.mean(sphere_cdf(c, d - k), axis=1)
-        return np.where(np.any(W != 0, axis=1), self.label_noise + (1 - 2 * self.label_noise) * wrong, 1.0)
+        return np.where(
+            np.any(W != 0, axis=1), self.label_noise + (1 - 2 * self.label_noise) * wrong, 1.0
+        )
 
     def __getitem__(self, users: slice | Ids) -> MarginTruth:
         """Some of the users."""
-        return MarginTruth(self.V_star[users], self.U_star, self.strength, self.label_noise, self.fresh)
+        return MarginTruth(
+            self.V_star[users], self.U_star, self.strength, self.label_noise, self.fresh
+        )
 
 
 def sphere_cdf(c: Array, D: int) -> Array:
@@ -97,16 +107,44 @@ class Margin:
     personal = True
     error, scale, floor = "risk", MarginTruth.scale, 0.0
 
-    def __init__(self, n: int, m: int, d: int, k: int, margin: float, strength: float, label_noise: float, seed: int) -> None:
+    def __init__(
+        self,
+        n: int,
+        m: int,
+        d: int,
+        k: int,
+        margin: float,
+        strength: float,
+        label_noise: float,
+        seed: int,
+    ) -> None:
         for key, value in (("data.n", n), ("data.m", m), ("data.d", d), ("data.k", k)):
             check_whole(key, value)
         if k > d:
-            raise ConfigError.of("data.k", k, f"the representation cannot have more dimensions than data.d={d}")
-        check_number("data.strength", strength, lambda x: 0 < x <= 1, "must lie between 0 and 1, the radius of the unit ball")
-        check_number("data.margin", margin, lambda x: 0 <= x < strength, f"must lie between 0 and data.strength={strength}")
-        check_number("data.label_noise", label_noise, lambda x: 0 <= x < 0.5, "must lie between 0 and 1/2")
+            raise ConfigError.of(
+                "data.k", k, f"the representation cannot have more dimensions than data.d={d}"
+            )
+        check_number(
+            "data.strength",
+            strength,
+            lambda x: 0 < x <= 1,
+            "must lie between 0 and 1, the radius of the unit ball",
+        )
+        check_number(
+            "data.margin",
+            margin,
+            lambda x: 0 <= x < strength,
+            f"must lie between 0 and data.strength={strength}",
+        )
+        check_number(
+            "data.label_noise", label_noise, lambda x: 0 <= x < 0.5, "must lie between 0 and 1/2"
+        )
         self.n, self.m, self.d, self.k, self.seed = n, m, d, k, seed
-        self.margin, self.strength, self.label_noise = float(margin), float(strength), float(label_noise)
+        self.margin, self.strength, self.label_noise = (
+            float(margin),
+            float(strength),
+            float(label_noise),
+        )
         self.U_star = retraction(generator(seed, "representation").standard_normal((d, k)))
         rng = generator(seed, "fresh")
         t = self._margins((np.arange(FRESH) + rng.random(FRESH)) / FRESH)
@@ -119,7 +157,9 @@ class Margin:
 
     def validation(self, users: int | None = None) -> Cohort:
         """Fresh users who never take part; few of them where features are many."""
-        return self._users("validation", 0, users or int(np.clip((1 << 23) // (self.m * self.d), 32, 512)))
+        return self._users(
+            "validation", 0, users or int(np.clip((1 << 23) // (self.m * self.d), 32, 512))
+        )
 
     def compare(self, model: dict[str, Array]) -> dict[str, float]:
         """Principal-angle distance of an orthonormal representation to the true one.
@@ -159,14 +199,20 @@ class Margin:
         t = signs * self._margins(stream("margins").random(shape))
         e = stream("across").standard_normal((*shape, self.k))
         e -= np.vecdot(e, V[:, None])[..., None] * V[:, None]
-        e *= np.sqrt(1 - t * t)[..., None] / np.linalg.norm(e, axis=-1, keepdims=True) if self.k > 1 else 0.0
+        e *= (
+            np.sqrt(1 - t * t)[..., None] / np.linalg.norm(e, axis=-1, keepdims=True)
+            if self.k > 1
+            else 0.0
+        )
         z = t[..., None] * V[:, None] + e
         U = self.U_star.astype(np.float32)
         X = stream("features").standard_normal((*shape, self.d), dtype=np.float32)
         X -= (X @ U) @ U.T
         if self.d > self.k:
             X *= np.float32(math.sqrt(1 - s * s)) / np.sqrt(np.vecdot(X, X))[..., None]
-            X -= (X @ U) @ U.T  # a vector that was mostly in the subspace still had some of it, by rounding
+            X -= (
+                X @ U
+            ) @ U.T  # a vector that was mostly in the subspace still had some of it, by rounding
         else:
             X[:] = 0.0
         X += (s * z).astype(np.float32) @ U.T

@@ -37,7 +37,9 @@ class Streamed:
     @property
     def X(self) -> NoReturn:
         """Not there."""
-        raise ConfigError.of("data.stream", "true", "this needs all users' data in memory; set data.stream=false")
+        raise ConfigError.of(
+            "data.stream", "true", "this needs all users' data in memory; set data.stream=false"
+        )
 
     y = X
 
@@ -46,7 +48,11 @@ class Streamed:
         return self
 
     def blocks(
-        self, examples: slice = slice(None), users: Ids | None = None, bytes_each: int = BYTES, exact: bool = True
+        self,
+        examples: slice = slice(None),
+        users: Ids | None = None,
+        bytes_each: int = BYTES,
+        exact: bool = True,
     ) -> Iterator[Cohort]:
         """As Cohort.blocks, in the same portions where all users are asked for."""
         size = users_within(bytes_each, self.each)
@@ -57,4 +63,6 @@ class Streamed:
                 continue
             low, high = np.searchsorted(users, (start - self.first, stop - self.first))
             if low < high:
-                yield from self.make(start, stop).blocks(examples, users[low:high] - (start - self.first), bytes_each, exact)
+                yield from self.make(start, stop).blocks(
+                    examples, users[low:high] - (start - self.first), bytes_each, exact
+                )

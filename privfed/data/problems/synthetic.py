@@ -63,14 +63,32 @@ class Synthetic:
     """Population MSE: a user's error is its excess over the noise that no predictor can explain."""
 
     def __init__(
-        self, n: int, m: int, d: int, k: int, R: float, features: str, condition: float, seed: int, stream: bool = False
+        self,
+        n: int,
+        m: int,
+        d: int,
+        k: int,
+        R: float,
+        features: str,
+        condition: float,
+        seed: int,
+        stream: bool = False,
     ) -> None:
         for key, value in (("data.n", n), ("data.m", m), ("data.d", d), ("data.k", k)):
             check_whole(key, value)
         if k > d:
-            raise ConfigError.of("data.k", k, f"the representation cannot have more dimensions than data.d={d}")
-        check_number("data.R", R, lambda x: 0 <= x <= 1e6, "label noise must be a number between 0 and 1e6")
-        check_number("data.condition", condition, lambda x: 1 <= x <= 1e6, "must be a number between 1 and 1e6")
+            raise ConfigError.of(
+                "data.k", k, f"the representation cannot have more dimensions than data.d={d}"
+            )
+        check_number(
+            "data.R", R, lambda x: 0 <= x <= 1e6, "label noise must be a number between 0 and 1e6"
+        )
+        check_number(
+            "data.condition",
+            condition,
+            lambda x: 1 <= x <= 1e6,
+            "must be a number between 1 and 1e6",
+        )
         if features not in FEATURES:
             raise ConfigError.of("data.features", features, nearest(str(features), FEATURES))
         self.n, self.m, self.d, self.k, self.R = n, m, d, k, float(R)
@@ -84,7 +102,10 @@ class Synthetic:
         """Users first..last-1."""
         if not self.stream:
             return self._users("user", first, last)
-        shape, truth = (last - first, self.m, self.d), LinearTruth(np.empty((0, self.k)), self.U_star)
+        shape, truth = (
+            (last - first, self.m, self.d),
+            LinearTruth(np.empty((0, self.k)), self.U_star),
+        )
         return Streamed(self._made, first, last, shape, 4 * self.m * self.d, truth)
 
     def validation(self, users: int = 1024) -> Cohort:
@@ -113,7 +134,9 @@ class Synthetic:
     def _normals(self, purpose: str, name: str, first: int, shape: tuple[int, ...]) -> Array:
         """Normal numbers (users, count) of the users first, first + 1, ..."""
         made: Floats = np.empty(shape, np.float32)
-        return Stream(self.seed, purpose, name).normals(first * made[0].size, made).astype(np.float64)
+        return (
+            Stream(self.seed, purpose, name).normals(first * made[0].size, made).astype(np.float64)
+        )
 
     def _features(self, purpose: str, first: int, X: Floats) -> None:
         """The examples X (users, m, d) of the users first, first + 1, ..."""

@@ -33,13 +33,36 @@ class Trace:
     error = "frobenius"
 
     def __init__(
-        self, n: int, m: int, d1: int, d2: int, r: int, singular: Sequence[float] | None, sigma: float, seed: int
+        self,
+        n: int,
+        m: int,
+        d1: int,
+        d2: int,
+        r: int,
+        singular: Sequence[float] | None,
+        sigma: float,
+        seed: int,
     ) -> None:
-        for key, value in (("data.n", n), ("data.m", m), ("data.d1", d1), ("data.d2", d2), ("data.r", r)):
+        for key, value in (
+            ("data.n", n),
+            ("data.m", m),
+            ("data.d1", d1),
+            ("data.d2", d2),
+            ("data.r", r),
+        ):
             check_whole(key, value)
         if r > min(d1, d2):
-            raise ConfigError.of("data.r", r, f"the rank cannot be larger than the smaller of data.d1={d1} and data.d2={d2}")
-        check_number("data.sigma", sigma, lambda x: 0 <= x <= 1e6, "label noise must be a number between 0 and 1e6")
+            raise ConfigError.of(
+                "data.r",
+                r,
+                f"the rank cannot be larger than the smaller of data.d1={d1} and data.d2={d2}",
+            )
+        check_number(
+            "data.sigma",
+            sigma,
+            lambda x: 0 <= x <= 1e6,
+            "label noise must be a number between 0 and 1e6",
+        )
         self.n, self.m, self.d1, self.d2, self.r, self.d = n, m, d1, d2, r, d1 * d2
         self.sigma, self.seed = float(sigma), seed
         self.singular = singular_values(singular, r)

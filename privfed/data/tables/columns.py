@@ -26,11 +26,17 @@ def distinct(column: Any) -> tuple[list[str | None], NDArray[np.int32]]:
     pa = arrow()
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    encoded = (_clean(column) if pa.types.is_null(column.type) else column).dictionary_encode(null_encoding="encode")
+    encoded = (_clean(column) if pa.types.is_null(column.type) else column).dictionary_encode(
+        null_encoding="encode"
+    )
     texts = _clean(encoded.dictionary)
     # Most values are in plain spelling; to look closely at each in Python would take most of the time of reading.
-    unusual = pa.compute.match_substring_regex(texts, r"\.0*$|^(?:True|TRUE|False|FALSE)$").to_pylist()
-    plainly = [plain(text) if odd else text for text, odd in zip(texts.to_pylist(), unusual, strict=True)]
+    unusual = pa.compute.match_substring_regex(
+        texts, r"\.0*$|^(?:True|TRUE|False|FALSE)$"
+    ).to_pylist()
+    plainly = [
+        plain(text) if odd else text for text, odd in zip(texts.to_pylist(), unusual, strict=True)
+    ]
     return plainly, encoded.indices.to_numpy(zero_copy_only=False)
 
 
@@ -51,7 +57,9 @@ def numbers(column: Any, comma: bool = False) -> tuple[Array, Mask]:
         texts = pa.compute.replace_substring(texts, ",", ".")
     good = pa.compute.match_substring_regex(texts, _NUMBER)
     values = pa.compute.if_else(good, texts, pa.scalar(None, pa.string())).cast(pa.float64())
-    return values.to_numpy(zero_copy_only=False), ~good.fill_null(True).to_numpy(zero_copy_only=False)
+    return values.to_numpy(zero_copy_only=False), ~good.fill_null(True).to_numpy(
+        zero_copy_only=False
+    )
 
 
 def seconds(column: Any) -> tuple[Array, Mask]:
@@ -63,13 +71,19 @@ def seconds(column: Any) -> tuple[Array, Mask]:
             return values, odd
         column = _clean(column)
     try:
-        ticks = column.cast(pa.timestamp("us", getattr(column.type, "tz", None)), safe=False).cast(pa.int64())
-        return ticks.cast(pa.float64()).to_numpy(zero_copy_only=False) / 1e6, np.zeros(len(column), dtype=np.bool_)
+        ticks = column.cast(pa.timestamp("us", getattr(column.type, "tz", None)), safe=False).cast(
+            pa.int64()
+        )
+        return ticks.cast(pa.float64()).to_numpy(zero_copy_only=False) / 1e6, np.zeros(
+            len(column), dtype=np.bool_
+        )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         values, odd = numbers(column)
     texts, places = distinct(column)
     moments = [_moment(text) if text is not None else math.nan for text in texts]
-    found = np.array([math.nan if moment is None else moment for moment in moments], dtype=np.float64)[places]
+    found = np.array(
+        [math.nan if moment is None else moment for moment in moments], dtype=np.float64
+    )[places]
     odd &= np.array([moment is None for moment in moments], dtype=np.bool_)[places]
     return np.where(np.isnan(values), found, values), odd
 
@@ -90,11 +104,16 @@ def _clean(values: Any) -> Any:
     try:
         texts = values.cast(pa.string())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        texts = pa.array([None if value is None else str(value) for value in values.to_pylist()], pa.string())
+        texts = pa.array(
+            [None if value is None else str(value) for value in values.to_pylist()], pa.string()
+        )
     if pa.types.is_floating(values.type):
         # Arrow writes large whole numbers as 1e+15, which no other file of the same users does.
         written = zip(texts.to_pylist(), values.to_pylist(), strict=True)
-        texts = pa.array([f"{value:.0f}" if text and "e+" in text else text for text, value in written], pa.string())
+        texts = pa.array(
+            [f"{value:.0f}" if text and "e+" in text else text for text, value in written],
+            pa.string(),
+        )
     texts = pa.compute.utf8_trim_whitespace(texts)
     absent = pa.compute.is_in(texts, value_set=pa.array(MISSING))
     return pa.compute.if_else(absent, pa.scalar(None, pa.string()), texts)

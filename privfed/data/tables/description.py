@@ -54,14 +54,24 @@ def _grid(schema: Schema, frame: Frame) -> list[str]:
         if isinstance(feature, Numeric):
             v = frame.numbers[:, schema.numbers.index(feature)]
             absent = np.isnan(v)
-            rows.append((feature.name, f"number{_public(feature.bounds)}", _span(v[~absent]), f"{absent.sum():,}"))
+            rows.append(
+                (
+                    feature.name,
+                    f"number{_public(feature.bounds)}",
+                    _span(v[~absent]),
+                    f"{absent.sum():,}",
+                )
+            )
             continue
         codes = frame.codes[:, schema.choices.index(feature)]
         used = np.unique(codes[codes >= 0])
         rows.append((feature.name, _kind(feature), _seen(feature, used), f"{(codes < 0).sum():,}"))
     widths = [min(most, max(len(row[i]) for row in rows)) for i, most in enumerate(_WIDEST)]
     last = max(len(row[-1]) for row in rows)
-    cells = [[_cut(cell, width).ljust(width) for cell, width in zip(row, widths, strict=False)] for row in rows]
+    cells = [
+        [_cut(cell, width).ljust(width) for cell, width in zip(row, widths, strict=False)]
+        for row in rows
+    ]
     return ["  ".join([*cell, row[-1].rjust(last)]) for cell, row in zip(cells, rows, strict=True)]
 
 
@@ -72,7 +82,10 @@ def _changes(schema: Schema) -> list[str]:
         )
     number = schema.numbers[0].name if schema.numbers else None
     choice = schema.choices[0].name if schema.choices else None
-    item = next((f.name for f in schema.choices if isinstance(f, Categorical) and _are_numbers(f.values)), "...")
+    item = next(
+        (f.name for f in schema.choices if isinstance(f, Categorical) and _are_numbers(f.values)),
+        "...",
+    )
     ways = {
         "data.user, data.target, data.time": "choose other columns for these",
         "data.features, data.ignore": "take only some columns, or leave some out",
@@ -90,7 +103,11 @@ def _changes(schema: Schema) -> list[str]:
         "Kinds, values and labels were inferred from the data. Save the schema, keep in it what is public anyway, and give it "
         "as data.schema=FILE: it is then public by declaration, and no longer follows from anybody's rows."
     )
-    return ["To change it", *(f"  {key:<{width}}  {does}" for key, does in ways.items()), *_wrapped(hint)]
+    return [
+        "To change it",
+        *(f"  {key:<{width}}  {does}" for key, does in ways.items()),
+        *_wrapped(hint),
+    ]
 
 
 def _are_numbers(values: Sequence[str]) -> bool:
@@ -98,7 +115,11 @@ def _are_numbers(values: Sequence[str]) -> bool:
 
 
 def _kind(feature: Categorical | Hashed) -> str:
-    return f"one-hot of {len(feature.values)}" if isinstance(feature, Categorical) else f"hashed into {feature.buckets:,}"
+    return (
+        f"one-hot of {len(feature.values)}"
+        if isinstance(feature, Categorical)
+        else f"hashed into {feature.buckets:,}"
+    )
 
 
 def _seen(feature: Categorical | Hashed, used: np.ndarray) -> str:
@@ -126,7 +147,9 @@ def _span(v: np.ndarray) -> str:
 
 
 def _few(names: Sequence[str], most: int = 5) -> str:
-    return ", ".join(_cut(name, 20) for name in names[:most]) + (", ..." if len(names) > most else "")
+    return ", ".join(_cut(name, 20) for name in names[:most]) + (
+        ", ..." if len(names) > most else ""
+    )
 
 
 def _cut(text: str, width: int) -> str:
@@ -135,4 +158,6 @@ def _cut(text: str, width: int) -> str:
 
 
 def _wrapped(text: str, first: str = "") -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=" " * len(first)) or [first]
+    return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=" " * len(first)) or [
+        first
+    ]

@@ -64,9 +64,15 @@ class Encoder:
         self.fraction: tuple[int, str] | None = None
         self.floats = False
         self.places = {
-            f.name: {plain(v): i for i, v in enumerate(f.values)} for f in schema.choices if isinstance(f, Categorical)
+            f.name: {plain(v): i for i, v in enumerate(f.values)}
+            for f in schema.choices
+            if isinstance(f, Categorical)
         }
-        self.labels = None if schema.target.labels is None else {plain(v): i for i, v in enumerate(schema.target.labels)}
+        self.labels = (
+            None
+            if schema.target.labels is None
+            else {plain(v): i for i, v in enumerate(schema.target.labels)}
+        )
 
     def add(self, first: int, columns: Columns) -> None:
         """The rows from number `first` on."""
@@ -80,18 +86,32 @@ class Encoder:
         codes = np.empty((size, len(self.schema.choices)), dtype=np.int32)
         for j, choice in enumerate(self.schema.choices):
             codes[:, j] = self._codes(first, choice, columns[choice.name], keep)
-        time = self._time(first, columns[self.schema.time]) if self.schema.time and self.schema.time in columns else None
+        time = (
+            self._time(first, columns[self.schema.time])
+            if self.schema.time and self.schema.time in columns
+            else None
+        )
         target = self._target(first, columns.get(self.schema.target.name), keep, size)
         arrays = (who, numbers, codes, target, time)
-        self.pieces.append(arrays if keep.all() else tuple(None if a is None else a[keep] for a in arrays))
+        self.pieces.append(
+            arrays if keep.all() else tuple(None if a is None else a[keep] for a in arrays)
+        )
 
     def finish(self) -> Frame:
         """All rows that were kept."""
         if not self.rows:
             raise ConfigError(f"{self.table.path}: has a header and no rows")
-        if self.strict and self.fraction and all(_fraction(name) is not None for name in self.people):
+        if (
+            self.strict
+            and self.fraction
+            and all(_fraction(name) is not None for name in self.people)
+        ):
             row, text = self.fraction
-            raise self.table.fault(row, self.schema.user, f"{text!r} is not a user's number or name; is it the right column?")
+            raise self.table.fault(
+                row,
+                self.schema.user,
+                f"{text!r} is not a user's number or name; is it the right column?",
+            )
         columns = [list(pieces) for pieces in zip(*self.pieces, strict=True)]
         self.pieces.clear()
         who, numbers, codes, target, time = (_joined(pieces) for pieces in columns)
@@ -102,23 +122,38 @@ class Encoder:
         rank[[self.people[name] for name in names]] = np.arange(len(names))
         who = rank[who]
         empty = int((np.bincount(who, minlength=len(names)) == 0).sum())
-        return Frame(who, tuple(names), numbers, codes, target, time, self._notes(empty), str(self.table.path))
+        return Frame(
+            who,
+            tuple(names),
+            numbers,
+            codes,
+            target,
+            time,
+            self._notes(empty),
+            str(self.table.path),
+        )
 
     def _users(self, first: int, column: Any, keep: Mask) -> NDArray[np.int32]:
         if column is None:
             return np.full(len(keep), self.people.setdefault("", 0), dtype=np.int32)
         texts, places = distinct(column)
         known = len(self.people)
-        numbers = [-1 if text is None else self.people.setdefault(text, len(self.people)) for text in texts]
+        numbers = [
+            -1 if text is None else self.people.setdefault(text, len(self.people)) for text in texts
+        ]
         who = np.array(numbers, dtype=np.int32)[places]
         lost = who < 0
         if lost.any():
             if self.strict:
-                raise self._fault(first, self.schema.user, column, lost, "is no user's name; whose row is it?")
+                raise self._fault(
+                    first, self.schema.user, column, lost, "is no user's name; whose row is it?"
+                )
             keep &= ~lost
             self._count(self.schema.user, "no user", lost)
         fresh = (place for place, number in enumerate(numbers) if number >= known)
-        if self.fraction is None and (bad := [place for place in fresh if _fraction(str(texts[place]))]):
+        if self.fraction is None and (
+            bad := [place for place in fresh if _fraction(str(texts[place]))]
+        ):
             row = int(np.isin(places, bad).argmax())
             self.fraction = first + row, str(column[row].as_py())
         if not self.pieces:
@@ -139,7 +174,9 @@ class Encoder:
         self._missing(first, feature.name, np.isnan(values), keep)
         return values
 
-    def _codes(self, first: int, feature: Categorical | Hashed, column: Any, keep: Mask) -> NDArray[np.int32]:
+    def _codes(
+        self, first: int, feature: Categorical | Hashed, column: Any, keep: Mask
+    ) -> NDArray[np.int32]:
         texts, places = distinct(column)
         if isinstance(feature, Hashed):
             codes = [-1 if text is None else bucket(text, feature.buckets) for text in texts]
@@ -164,9 +201,14 @@ class Encoder:
             words = "is not a number"
         else:
             texts, places = distinct(column)
-            codes = np.array([math.nan if t is None else self.labels.get(t, math.nan) for t in texts], dtype=np.float64)
+            codes = np.array(
+                [math.nan if t is None else self.labels.get(t, math.nan) for t in texts],
+                dtype=np.float64,
+            )
             values = codes[places]
-            odd = np.array([t is not None and t not in self.labels for t in texts], dtype=np.bool_)[places]
+            odd = np.array([t is not None and t not in self.labels for t in texts], dtype=np.bool_)[
+                places
+            ]
             words = f"is none of the labels {', '.join(list(self.labels)[:8])}"
         if odd.any() and self.strict:
             raise self._fault(first, name, column, odd, words)
@@ -180,7 +222,13 @@ class Encoder:
         name, lost = str(self.schema.time), odd | ~np.isfinite(values)
         if lost.any():
             if self.strict:
-                raise self._fault(first, name, column, lost, "is neither a number nor a date such as 2024-03-31T12:00:00")
+                raise self._fault(
+                    first,
+                    name,
+                    column,
+                    lost,
+                    "is neither a number nor a date such as 2024-03-31T12:00:00",
+                )
             self._count(name, "no time", lost)
             values = np.where(lost, math.nan, values)
         return values
@@ -190,25 +238,39 @@ class Encoder:
             return
         self._count(name, "missing", absent)
         if self.schema.missing == "refuse" and self.strict:
-            raise self.table.fault(first + int(absent.argmax()), name, "is missing, and data.missing=refuse")
+            raise self.table.fault(
+                first + int(absent.argmax()), name, "is missing, and data.missing=refuse"
+            )
         if self.schema.missing == "drop":
             keep &= ~absent
 
     def _fault(self, first: int, name: str, column: Any, bad: Mask, words: str) -> ConfigError:
         row = int(bad.argmax())
         value = column[row].as_py()
-        return self.table.fault(first + row, name, f"{'' if value is None else str(value)[:40]!r} {words}")
+        return self.table.fault(
+            first + row, name, f"{'' if value is None else str(value)[:40]!r} {words}"
+        )
 
     def _count(self, name: str, what: str, where: Mask) -> None:
         self.counts[name, what] = self.counts.get((name, what), 0) + int(where.sum())
 
     def _notes(self, empty: int) -> tuple[str, ...]:
-        notes = [f"{self.schema.user}: whole numbers written with a point are taken without, 3.0 as 3"] if self.floats else []
+        notes = (
+            [f"{self.schema.user}: whole numbers written with a point are taken without, 3.0 as 3"]
+            if self.floats
+            else []
+        )
         numeric = {feature.name for feature in self.schema.numbers}
         for (name, what), count in self.counts.items():
             taken = "taken as the mean" if name in numeric else "taken as none of its values"
-            instead = _INSTEAD.get(self.schema.missing, taken) if name in numeric or self.schema.missing == "drop" else taken
-            notes.append(_SAID[what].format(name=name, count=count, rows=self.rows, instead=instead))
+            instead = (
+                _INSTEAD.get(self.schema.missing, taken)
+                if name in numeric or self.schema.missing == "drop"
+                else taken
+            )
+            notes.append(
+                _SAID[what].format(name=name, count=count, rows=self.rows, instead=instead)
+            )
         return (*notes, *([f"{empty:,} users have no rows left"] if empty else ()))
 
 

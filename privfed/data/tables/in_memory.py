@@ -76,7 +76,9 @@ def _columns(schema: Schema, X: Any) -> dict[str, Any]:
     if array.ndim != 2:
         raise ConfigError(f"X: must have two dimensions, rows and columns, and has {array.ndim}")
     if array.shape[1] != len(names):
-        raise ConfigError(f"X: has {array.shape[1]} columns; the model takes {len(names)}: {', '.join(names)}")
+        raise ConfigError(
+            f"X: has {array.shape[1]} columns; the model takes {len(names)}: {', '.join(names)}"
+        )
     return dict(zip(names, array.T, strict=True))
 
 
@@ -92,7 +94,9 @@ def _column(name: str, values: Any) -> Any:
         try:
             values = pa.array(values, from_pandas=True)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
-            values = pa.array([None if v is None or v != v else str(v) for v in values], pa.string())
+            values = pa.array(
+                [None if v is None or v != v else str(v) for v in values], pa.string()
+            )
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     if pa.types.is_nested(values.type):

@@ -10,7 +10,15 @@ import numpy as np
 
 from privfed.data.tables.columns import distinct, numbers
 from privfed.data.tables.options import Options
-from privfed.data.tables.schema import Categorical, Feature, Hashed, Numeric, Schema, Target, ordered
+from privfed.data.tables.schema import (
+    Categorical,
+    Feature,
+    Hashed,
+    Numeric,
+    Schema,
+    Target,
+    ordered,
+)
 from privfed.data.tables.table_files import Table
 from privfed.foundation.errors import ConfigError, nearest
 
@@ -68,7 +76,11 @@ class Profile:
     @property
     def is_free_text(self) -> bool:
         """Whether hardly any value appears twice."""
-        return self.present >= FEW_ROWS and self.values is not None and len(self.values) > FREE_TEXT * self.present
+        return (
+            self.present >= FEW_ROWS
+            and self.values is not None
+            and len(self.values) > FREE_TEXT * self.present
+        )
 
 
 def infer(table: Table, options: Options) -> tuple[Schema, tuple[str, ...]]:
@@ -86,7 +98,9 @@ def infer(table: Table, options: Options) -> tuple[Schema, tuple[str, ...]]:
     chosen = [rule.feature(name, profiles[name]) for name in features]
     kept = tuple(feature for feature in chosen if feature is not None)
     if not kept:
-        raise ConfigError(f"{table.path}: no feature column is left; " + "; ".join([*notes, *rule.notes]))
+        raise ConfigError(
+            f"{table.path}: no feature column is left; " + "; ".join([*notes, *rule.notes])
+        )
     return Schema(options.user, aim, kept, options.time, options.missing), (*notes, *rule.notes)
 
 
@@ -94,13 +108,19 @@ def _roles(table: Table, options: Options) -> tuple[str, list[str], list[str]]:
     """The target's name, the names of possible features, and notes on columns that are neither."""
     header = [name for name in table.header if not _INDEX.fullmatch(name)]
     strange = [name for name in table.header if name not in header and options.features is None]
-    notes = [f"{name or 'a column without a name'}: taken for a row index, left out" for name in strange]
+    notes = [
+        f"{name or 'a column without a name'}: taken for a row index, left out" for name in strange
+    ]
     require(table, options.user, "data.user")
     if options.target is None and not any(name in header for name in TARGETS):
-        raise ConfigError(f"{table.path}: say which column is to be predicted with data.target; columns: {', '.join(header)}")
+        raise ConfigError(
+            f"{table.path}: say which column is to be predicted with data.target; columns: {', '.join(header)}"
+        )
     target = options.target or next(name for name in TARGETS if name in header)
     if target in (options.user, options.time) or target in (options.features or ()):
-        raise ConfigError(f"{table.path}: column {target!r} cannot be the target and something else (data.target)")
+        raise ConfigError(
+            f"{table.path}: column {target!r} cannot be the target and something else (data.target)"
+        )
     require(table, target, "data.target")
     if options.time is not None:
         require(table, options.time, "data.time")
@@ -108,21 +128,31 @@ def _roles(table: Table, options: Options) -> tuple[str, list[str], list[str]]:
         for name in getattr(options, key) or ():
             require(table, name, f"data.{key}")
     others = {options.user, target, options.time, *options.ignore}
-    features = list(options.features) if options.features is not None else [name for name in header if name not in others]
+    features = (
+        list(options.features)
+        if options.features is not None
+        else [name for name in header if name not in others]
+    )
     features = [name for name in dict.fromkeys(features) if name not in options.ignore]
     for key in ("categorical", "numeric", "bounds"):
         for name in getattr(options, key):
             if name not in features and name != target:
-                raise ConfigError(f"data.{key}: column {name!r} is not a feature; {nearest(name, features)}")
+                raise ConfigError(
+                    f"data.{key}: column {name!r} is not a feature; {nearest(name, features)}"
+                )
     if not features:
-        raise ConfigError(f"{table.path}: has no feature column besides {options.user!r} and {target!r}")
+        raise ConfigError(
+            f"{table.path}: has no feature column besides {options.user!r} and {target!r}"
+        )
     return target, features, notes
 
 
 def require(table: Table, name: str, key: str) -> None:
     """Raise where a table lacks a column."""
     if name not in table.header:
-        raise ConfigError(f"{table.path}: has no column {name!r} ({key}); {nearest(name, filter(None, table.header))}")
+        raise ConfigError(
+            f"{table.path}: has no column {name!r} ({key}); {nearest(name, filter(None, table.header))}"
+        )
 
 
 class _Rules:
@@ -144,8 +174,14 @@ class _Rules:
         reason = None if asked else self._whose_numbers_are_names(name, profile) if numeric else ""
         one = profile.values is not None and len(profile.values) == 1
         gaps = profile.present < profile.rows
-        if one and (not gaps or (numeric and reason is None and self.options.missing != "indicator")):
-            hint = f" where present, left out (data.categorical=[{name}] keeps it)" if gaps else ", left out"
+        if one and (
+            not gaps or (numeric and reason is None and self.options.missing != "indicator")
+        ):
+            hint = (
+                f" where present, left out (data.categorical=[{name}] keeps it)"
+                if gaps
+                else ", left out"
+            )
             return self._without(name, f"constant{hint}")
         if numeric and reason is None:
             return Numeric(name, bounds)
@@ -160,9 +196,15 @@ class _Rules:
         labels = not asked and (task == "classification" or name in self.options.categorical)
         if profile.first_odd is not None and not labels and (asked or not profile.is_text):
             row, value = profile.first_odd
-            raise self.table.fault(row, name, f"{value[:40]!r} is not a number; for labels set data.task=classification")
+            raise self.table.fault(
+                row,
+                name,
+                f"{value[:40]!r} is not a number; for labels set data.task=classification",
+            )
         if values is not None and len(values) == 1:
-            raise ConfigError(f"{self.table.path}: column {name!r}: all targets are {min(values)!r}; there is nothing to learn")
+            raise ConfigError(
+                f"{self.table.path}: column {name!r}: all targets are {min(values)!r}; there is nothing to learn"
+            )
         if asked or not (labels or profile.is_text or (values is not None and len(values) == 2)):
             return Target(name, None, bounds)
         if values is None:
@@ -177,7 +219,11 @@ class _Rules:
         hint = f"data.numeric=[{name}] takes it as a number"
         if self.alone:
             return f"the only feature, in whole numbers, so the name of an item ({hint})"
-        return f"whole numbers that are names, by the column's name ({hint})" if _ID.fullmatch(name) else None
+        return (
+            f"whole numbers that are names, by the column's name ({hint})"
+            if _ID.fullmatch(name)
+            else None
+        )
 
     def _choice(self, name: str, profile: Profile, reason: str) -> Feature:
         options, most = self.options, self.options.most_categories
@@ -203,7 +249,9 @@ class _Rules:
             hint = "the column is text, so take it out of data.numeric and data.bounds"
             return self.table.fault(row, name, f"{value[:40]!r} is not a number; {hint}")
         hint = f"mend it, or set data.categorical=[{name}]"
-        return self.table.fault(row, name, f"mixed types: {value[:40]!r} is not a number and most values are; {hint}")
+        return self.table.fault(
+            row, name, f"mixed types: {value[:40]!r} is not a number and most values are; {hint}"
+        )
 
     def _without(self, name: str, why: str) -> Feature | None:
         self.notes.append(f"{name}: {why}")

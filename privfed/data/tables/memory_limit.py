@@ -20,7 +20,9 @@ def available_memory() -> int | None:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
         return None
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), None)
+    return next(
+        (int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), None
+    )
 
 
 def check_memory(table: Table, columns: int, available: Memory) -> None:
@@ -31,4 +33,6 @@ def check_memory(table: Table, columns: int, available: Memory) -> None:
     if have is not None and need > have:
         sizes = f"{columns} columns of about {table.rows:,.0f} rows need {need / 2**30:.1f} GB of memory"
         helps = "take fewer columns with data.features=[...]"
-        raise ConfigError(f"{table.path}: {sizes}, {have / 2**30:.1f} GB are free; {helps}, or fewer rows")
+        raise ConfigError(
+            f"{table.path}: {sizes}, {have / 2**30:.1f} GB are free; {helps}, or fewer rows"
+        )

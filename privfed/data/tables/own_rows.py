@@ -27,29 +27,42 @@ def read_rows(
         with path.open(newline="", encoding="utf-8") as file:
             lines = [(number, row) for number, row in enumerate(csv.reader(file), start=1) if row]
     except (OSError, UnicodeError, csv.Error) as error:
-        raise ConfigError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+        raise ConfigError(
+            f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})"
+        ) from error
     if not lines:
         raise ConfigError(f"{path}: is empty")
     header = [name.strip() for name in lines[0][1]]
     places = {name: place for place, name in enumerate(header)}
     if len(places) < len(header):
         raise ConfigError(f"{path}: a column's name appears twice: {', '.join(header)}")
-    wanted = list(features) if features is not None else [name for name in header if name not in (target, USER)]
+    wanted = (
+        list(features)
+        if features is not None
+        else [name for name in header if name not in (target, USER)]
+    )
     for name in (target, *wanted):
         if name not in places:
             raise ConfigError(f"{path}: has no column {name!r}; {nearest(name, header)}")
     if user is None and USER not in places:
-        raise ConfigError(f"{path}: has no column {USER!r} that says whose row it is; {nearest(USER, header)}")
+        raise ConfigError(
+            f"{path}: has no column {USER!r} that says whose row it is; {nearest(USER, header)}"
+        )
     table: dict[str, list[list[float]]] = {}
     for number, row in lines[1:]:
         if len(row) != len(header):
-            raise ConfigError(f"{path}: line {number} has {len(row)} values, the header {len(header)}")
+            raise ConfigError(
+                f"{path}: line {number} has {len(row)} values, the header {len(header)}"
+            )
         whose = row[places[USER]].strip() if USER in places else str(user)
         if user in (None, whose):
             numbers = [_number(row[places[name]], path, number, name) for name in (*wanted, target)]
             table.setdefault(whose, []).append(numbers)
     if not table:
-        raise ConfigError(f"{path}: has no rows" + (f" of user {user!r}" if USER in places and user is not None else ""))
+        raise ConfigError(
+            f"{path}: has no rows"
+            + (f" of user {user!r}" if USER in places and user is not None else "")
+        )
     arrays = {whose: np.array(table[whose]) for whose in sorted(table)}
     return {whose: (numbers[:, :-1], numbers[:, -1]) for whose, numbers in arrays.items()}
 
@@ -60,7 +73,9 @@ def has_users(path: Path) -> bool:
         with path.open(newline="", encoding="utf-8") as file:
             return USER in [name.strip() for name in next(csv.reader(file), [])]
     except (OSError, UnicodeError, csv.Error) as error:
-        raise ConfigError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
+        raise ConfigError(
+            f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})"
+        ) from error
 
 
 def _number(text: str, path: Path, line: int, column: str) -> float:
@@ -69,5 +84,7 @@ def _number(text: str, path: Path, line: int, column: str) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise ConfigError(f"{path}: line {line}, column {column!r}: {text[:40]!r} is not a finite number")
+        raise ConfigError(
+            f"{path}: line {line}, column {column!r}: {text[:40]!r} is not a finite number"
+        )
     return number

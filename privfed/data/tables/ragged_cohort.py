@@ -100,7 +100,9 @@ class RaggedCohort:
             return self
         return replace(self, rows=replace(self.rows, y=np.where(np.isfinite(y), y, target)))
 
-    def blocks(self, width: int, users: Ids | None = None, bytes_each: int = 1 << 21) -> Iterator[Block]:
+    def blocks(
+        self, width: int, users: Ids | None = None, bytes_each: int = 1 << 21
+    ) -> Iterator[Block]:
         """Users of equal size together, so many that their rows of `width` numbers fit a processor's cache.
 
         There are never more sizes than the square root of twice the number of rows, so groups are few. Who has no rows is in

@@ -21,7 +21,9 @@ def read_table(options: Options, memory: Memory = available_memory) -> tuple[Sch
     """
     table = open_table(str(options.path))
     if options.schema is None:
-        check_memory(table, len(options.features or set(table.header).difference(options.ignore)), memory)
+        check_memory(
+            table, len(options.features or set(table.header).difference(options.ignore)), memory
+        )
         schema, notes = infer(table, options)
     else:
         schema, notes = _declared(options), ()
@@ -52,10 +54,17 @@ def read_rows_for(
         require(table, schema.user, "data.user")
         if schema.time is not None:
             require(table, schema.time, "data.time")
-    wanted = [schema.user, schema.target.name, schema.time, *(feature.name for feature in schema.features)]
+    wanted = [
+        schema.user,
+        schema.target.name,
+        schema.time,
+        *(feature.name for feature in schema.features),
+    ]
     names = [name for name in dict.fromkeys(wanted) if name in table.header]
     check_memory(table, len(schema.features), memory)
-    encoder = Encoder(table, schema, need_target, strict=not schema.declared if strict is None else strict)
+    encoder = Encoder(
+        table, schema, need_target, strict=not schema.declared if strict is None else strict
+    )
     for first, columns in table.batches(names):
         encoder.add(first, columns)
     return encoder.finish()
@@ -74,10 +83,19 @@ def read_schema(path: str | Path) -> Schema:
 def _declared(options: Options) -> Schema:
     """The schema file's content, if the other settings do not say otherwise."""
     schema = read_schema(str(options.schema))
-    for key, given, known in (("target", options.target, schema.target.name), ("time", options.time, schema.time)):
+    for key, given, known in (
+        ("target", options.target, schema.target.name),
+        ("time", options.time, schema.time),
+    ):
         if given is not None and given != known:
-            raise ConfigError.of(f"data.{key}", given, f"data.schema={options.schema} says {known!r}; change it in that file")
+            raise ConfigError.of(
+                f"data.{key}",
+                given,
+                f"data.schema={options.schema} says {known!r}; change it in that file",
+            )
     if schema.missing == "refuse":
         allowed = nearest("refuse", ("mean", "indicator", "drop"))
-        raise ConfigError(f"{options.schema}: missing=refuse: to refuse would tell about a user's data; {allowed}")
+        raise ConfigError(
+            f"{options.schema}: missing=refuse: to refuse would tell about a user's data; {allowed}"
+        )
     return schema

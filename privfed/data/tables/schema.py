@@ -157,7 +157,12 @@ def ordered(values: Iterable[str]) -> list[str]:
 
 
 def expand(
-    schema: Schema, numbers: NDArray[np.float32], codes: NDArray[np.int32], centre: Array, spread: Array, limit: float
+    schema: Schema,
+    numbers: NDArray[np.float32],
+    codes: NDArray[np.int32],
+    centre: Array,
+    spread: Array,
+    limit: float,
 ) -> Array:
     """Encoded rows X (..., d): numbers as clip((v - centre) / spread, -limit, limit), 0 where missing; choices one-hot.
 
@@ -167,10 +172,28 @@ def expand(
     X = np.zeros((*shape, schema.d))
     starts = schema.d - np.cumsum(schema.sizes[::-1])[::-1]
     scale = np.divide(1.0, spread, out=np.zeros(p), where=np.asarray(spread) > 0)
-    rows = np.ascontiguousarray(numbers, dtype=np.float32).reshape(-1, p) if p else np.empty((X[..., 0].size, 0), np.float32)
-    picks = np.ascontiguousarray(codes, dtype=np.int32).reshape(-1, q) if q else np.empty((len(rows), 0), np.int32)
+    rows = (
+        np.ascontiguousarray(numbers, dtype=np.float32).reshape(-1, p)
+        if p
+        else np.empty((X[..., 0].size, 0), np.float32)
+    )
+    picks = (
+        np.ascontiguousarray(codes, dtype=np.int32).reshape(-1, q)
+        if q
+        else np.empty((len(rows), 0), np.int32)
+    )
     centre = np.asarray(centre, dtype=np.float64)
-    _expand(rows, picks, centre, scale, float(limit), schema.indicates, starts, schema.sizes, X.reshape(-1, schema.d))
+    _expand(
+        rows,
+        picks,
+        centre,
+        scale,
+        float(limit),
+        schema.indicates,
+        starts,
+        schema.sizes,
+        X.reshape(-1, schema.d),
+    )
     return X
 
 

@@ -8,7 +8,17 @@ from typing import Any
 
 import yaml
 
-from privfed.data.tables.schema import MISSING_POLICIES, Bounds, Categorical, Feature, Hashed, Numeric, Schema, Target, plain
+from privfed.data.tables.schema import (
+    MISSING_POLICIES,
+    Bounds,
+    Categorical,
+    Feature,
+    Hashed,
+    Numeric,
+    Schema,
+    Target,
+    plain,
+)
 from privfed.foundation.errors import ConfigError, nearest
 
 _HEAD = """\
@@ -33,7 +43,9 @@ class _Pleasant(yaml.SafeDumper):
 
 
 def _text(dumper: Any, text: str) -> Any:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
+    return dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"'
+    )
 
 
 _Pleasant.add_representer(str, _text)
@@ -42,8 +54,13 @@ _Pleasant.add_representer(str, _text)
 def dump(schema: Schema) -> str:
     """The YAML text of a schema."""
     target = schema.target
-    aim: dict[str, Any] = {"column": target.name, "kind": "numeric" if target.labels is None else "categorical"}
-    aim |= {"values": list(target.labels)} if target.labels is not None else _bounds_of(target.bounds)
+    aim: dict[str, Any] = {
+        "column": target.name,
+        "kind": "numeric" if target.labels is None else "categorical",
+    }
+    aim |= (
+        {"values": list(target.labels)} if target.labels is not None else _bounds_of(target.bounds)
+    )
     columns: dict[str, dict[str, Any]] = {}
     for feature in schema.features:
         if isinstance(feature, Numeric):
@@ -52,9 +69,22 @@ def dump(schema: Schema) -> str:
             columns[feature.name] = {"kind": "categorical", "values": list(feature.values)}
         else:
             columns[feature.name] = {"kind": "hashed", "buckets": feature.buckets}
-    tree = {"user": schema.user, "target": aim, "time": schema.time, "missing": schema.missing, "columns": columns}
+    tree = {
+        "user": schema.user,
+        "target": aim,
+        "time": schema.time,
+        "missing": schema.missing,
+        "columns": columns,
+    }
     tree = {key: value for key, value in tree.items() if value is not None}
-    return _HEAD + yaml.dump(tree, Dumper=_Pleasant, sort_keys=False, default_flow_style=None, allow_unicode=True, width=100)
+    return _HEAD + yaml.dump(
+        tree,
+        Dumper=_Pleasant,
+        sort_keys=False,
+        default_flow_style=None,
+        allow_unicode=True,
+        width=100,
+    )
 
 
 def load(text: str, where: str) -> Schema:
@@ -64,7 +94,9 @@ def load(text: str, where: str) -> Schema:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f"line {mark.line + 1}: " if mark else ""
-        raise ConfigError(f"{where}: {place}is not YAML ({getattr(error, 'problem', None) or error})") from error
+        raise ConfigError(
+            f"{where}: {place}is not YAML ({getattr(error, 'problem', None) or error})"
+        ) from error
     _keys(tree, where, "", ("user", "target", "columns"), ("time", "missing"))
     target = _target(tree["target"], where)
     columns = tree["columns"]
@@ -78,7 +110,9 @@ def load(text: str, where: str) -> Schema:
     time = _name(tree, "time", where) if "time" in tree else None
     for role, name in roles:
         if name in columns:
-            raise ConfigError(f"{where}: columns: {name!r} is the {role} column and cannot be a feature")
+            raise ConfigError(
+                f"{where}: columns: {name!r} is the {role} column and cannot be a feature"
+            )
     if roles[0][1] == target.name:
         raise ConfigError(f"{where}: user and target are the same column, {target.name!r}")
     return Schema(roles[0][1], target, features, time, missing, declared=True)
@@ -141,7 +175,11 @@ def _name(tree: Mapping[str, Any], key: str, where: str, at: str = "") -> str:
 
 def _values(tree: Mapping[str, Any], where: str, at: str) -> tuple[str, ...]:
     values = tree["values"]
-    if not isinstance(values, list) or not values or not all(isinstance(value, str) for value in values):
+    if (
+        not isinstance(values, list)
+        or not values
+        or not all(isinstance(value, str) for value in values)
+    ):
         raise _bad(where, f"{at}.values", values, "must be a list of values such as [red, green]")
     seen: set[str] = set()
     for value in values:
@@ -162,7 +200,9 @@ def check_bounds(bounds: Any, key: str) -> Bounds:
     except (TypeError, ValueError):
         low = high = math.nan
     if not -math.inf < low < high < math.inf:
-        raise ConfigError.of(key, bounds, "must be [lowest, highest], two numbers with lowest < highest")
+        raise ConfigError.of(
+            key, bounds, "must be [lowest, highest], two numbers with lowest < highest"
+        )
     return low, high
 
 
@@ -173,4 +213,6 @@ def _bounds_of(bounds: Bounds | None) -> dict[str, list[float]]:
 
 def _bad(where: str, key: str, given: object, allowed: str) -> ConfigError:
     shown = str(given)
-    return ConfigError.of(f"{where}: {key}", shown if len(shown) <= 60 else shown[:57] + "...", allowed)
+    return ConfigError.of(
+        f"{where}: {key}", shown if len(shown) <= 60 else shown[:57] + "...", allowed
+    )

@@ -92,9 +92,16 @@ class CsvTable(Table):
             strings_can_be_null=True,
         )
         parse = pa.csv.ParseOptions(delimiter=self.separator, newlines_in_values=True)
-        options = {"parse_options": parse, "convert_options": convert, "read_options": pa.csv.ReadOptions(block_size=BLOCK)}
+        options = {
+            "parse_options": parse,
+            "convert_options": convert,
+            "read_options": pa.csv.ReadOptions(block_size=BLOCK),
+        }
         first, last = 0, None
-        with self._guard(), pa.input_stream(str(self.path), compression="gzip" if self.zipped else None) as stream:
+        with (
+            self._guard(),
+            pa.input_stream(str(self.path), compression="gzip" if self.zipped else None) as stream,
+        ):
             for batch in pa.csv.open_csv(stream, **options):
                 if len(batch):
                     yield first, {name: batch.column(raw[name]) for name in names}
@@ -103,12 +110,21 @@ class CsvTable(Table):
             self._inspect()
 
     def place(self, row: int) -> str:  # noqa: D102
-        return next((f"line {line}" for number, (line, _) in enumerate(self._records(), -1) if number == row), "line ?")
+        return next(
+            (
+                f"line {line}"
+                for number, (line, _) in enumerate(self._records(), -1)
+                if number == row
+            ),
+            "line ?",
+        )
 
     def _records(self, strict: bool = False) -> Iterator[tuple[int, list[str]]]:
         """The line on which each record begins, the header's first, and its fields: slow, for messages only."""
         with self._open() as file:
-            text = io.TextIOWrapper(file, "utf-8-sig", errors="strict" if strict else "replace", newline="")
+            text = io.TextIOWrapper(
+                file, "utf-8-sig", errors="strict" if strict else "replace", newline=""
+            )
             reader = csv.reader(text, delimiter=self.separator, strict=strict)
             line = 1
             for fields in reader:
@@ -123,13 +139,19 @@ class CsvTable(Table):
             for line, fields in self._records(strict=True):
                 if len(fields) != len(self.header):
                     many = "value" if len(fields) == 1 else "values"
-                    raise ConfigError(f"{self.path}: line {line} has {len(fields)} {many}, the header {len(self.header)}")
+                    raise ConfigError(
+                        f"{self.path}: line {line} has {len(fields)} {many}, the header {len(self.header)}"
+                    )
         except UnicodeDecodeError as error:
             with self._open() as file:
                 line = next((i for i, text in enumerate(file, 1) if not _is_utf8(text)), line)
-            raise ConfigError(f"{self.path}: line {line} is not UTF-8 text; save the table as UTF-8") from error
+            raise ConfigError(
+                f"{self.path}: line {line} is not UTF-8 text; save the table as UTF-8"
+            ) from error
         except csv.Error as error:
-            raise ConfigError(f"{self.path}: after line {line}: {error} (a quote that is never closed?)") from error
+            raise ConfigError(
+                f"{self.path}: after line {line}: {error} (a quote that is never closed?)"
+            ) from error
 
     def _open(self) -> Any:
         return gzip.open(self.path) if self.zipped else self.path.open("rb")
@@ -155,7 +177,9 @@ class ParquetTable(Table):
         for name in names:
             if pa.types.is_nested(self.types[name]):
                 hint = f"leave it out with data.ignore=[{name}]"
-                raise ConfigError(f"{self.path}: column {name!r} holds {self.types[name]} and not single values; {hint}")
+                raise ConfigError(
+                    f"{self.path}: column {name!r} holds {self.types[name]} and not single values; {hint}"
+                )
         first = 0
         with _Guard(self.path), pa.parquet.ParquetFile(self.path) as file:
             for batch in file.iter_batches(batch_size=ROWS, columns=list(names)):
@@ -175,15 +199,23 @@ class _Guard:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         pa = arrow()
         if isinstance(error, EOFError | OSError | zlib.error):
-            words = " ".join(str(error.strerror if isinstance(error, OSError) and error.strerror else error).split())
-            raise ConfigError(f"{self.path}: cannot be read, cut off or damaged ({words[:120]})") from error
+            words = " ".join(
+                str(
+                    error.strerror if isinstance(error, OSError) and error.strerror else error
+                ).split()
+            )
+            raise ConfigError(
+                f"{self.path}: cannot be read, cut off or damaged ({words[:120]})"
+            ) from error
         if isinstance(error, pa.ArrowException):
             if "straddling" in str(error):
                 words = f"has a line of more than {BLOCK >> 20} MB; is it a table, and is every quote closed?"
                 raise ConfigError(f"{self.path}: {words}") from error
             if self.inspect is not None:
                 self.inspect()
-            raise ConfigError(f"{self.path}: cannot be read ({str(error).splitlines()[0][:120]})") from error
+            raise ConfigError(
+                f"{self.path}: cannot be read ({str(error).splitlines()[0][:120]})"
+            ) from error
 
 
 def open_table(given: str | Path) -> Table:
@@ -200,10 +232,14 @@ def open_table(given: str | Path) -> Table:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
     if magic.startswith(b"PK"):
-        raise ConfigError(f"{path}: is a zip archive or a workbook; unpack it, or save the sheet as CSV")
+        raise ConfigError(
+            f"{path}: is a zip archive or a workbook; unpack it, or save the sheet as CSV"
+        )
     if magic.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise ConfigError(f"{path}: is UTF-16 text; save the table as UTF-8")
-    table = ParquetTable(path) if magic == b"PAR1" else CsvTable(path, magic.startswith(b"\x1f\x8b"))
+    table = (
+        ParquetTable(path) if magic == b"PAR1" else CsvTable(path, magic.startswith(b"\x1f\x8b"))
+    )
     twice = [name for name, count in Counter(table.header).items() if count > 1 and name]
     if twice:
         raise ConfigError(f"{path}: two columns are called {twice[0]!r}")

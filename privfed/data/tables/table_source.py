@@ -101,13 +101,19 @@ class Table:
         counts = np.bincount(who, minlength=self.n)
         starts = np.concatenate([[0], np.cumsum(counts)])
         place = np.arange(len(who)) - np.repeat(starts[:-1], counts)
-        order = order[np.lexsort((lots(self.seed, who, place) if frame.time is None else frame.time[order], who))]
+        order = order[
+            np.lexsort(
+                (lots(self.seed, who, place) if frame.time is None else frame.time[order], who)
+            )
+        ]
         # The last rows of each user judge; of the others the last (in time) or any are used, up to the cap.
         judged = np.floor(self.test * counts).astype(np.int64)
         trained = counts - judged
         used = np.minimum(trained, self.most_rows)
         whole = Rows(frame.numbers, frame.codes, frame.target)
-        train = order[(place < np.repeat(trained, counts)) & (place >= np.repeat(trained - used, counts))]
+        train = order[
+            (place < np.repeat(trained, counts)) & (place >= np.repeat(trained - used, counts))
+        ]
         held = order[place >= np.repeat(trained, counts)]
         edges = [np.concatenate([[0], np.cumsum(sizes)]) for sizes in (used, judged)]
         return whole[train], edges[0], whole[held], edges[1]
@@ -143,7 +149,11 @@ class Table:
     def examples(self) -> str:
         """How many rows users have, in words."""
         sizes = np.diff(self._rows[1])
-        return f"{sizes.min()} to {sizes.max():,} rows of {self.d} columns each" if self.simulated else f"{self.d} columns"
+        return (
+            f"{sizes.min()} to {sizes.max():,} rows of {self.d} columns each"
+            if self.simulated
+            else f"{self.d} columns"
+        )
 
     @property
     def notes(self) -> list[str]:
@@ -191,9 +201,14 @@ _READ: dict[tuple[object, ...], tuple[Schema, Frame]] = {}
 
 def table_of(options: Options) -> tuple[Schema, Frame]:
     """The table, read once in a process as long as its file and schema stay the same; only the last one is kept."""
-    files = [Path(str(path)).expanduser() for path in (options.path, options.schema) if path is not None]
+    files = [
+        Path(str(path)).expanduser() for path in (options.path, options.schema) if path is not None
+    ]
     stamps = [path.stat() for path in files if path.exists()]
-    key = (repr(options), *((stamp.st_ino, stamp.st_size, stamp.st_mtime_ns, stamp.st_ctime_ns) for stamp in stamps))
+    key = (
+        repr(options),
+        *((stamp.st_ino, stamp.st_size, stamp.st_mtime_ns, stamp.st_ctime_ns) for stamp in stamps),
+    )
     if key not in _READ:
         _READ.clear()
         _READ[key] = read_table(options)
