@@ -19,20 +19,19 @@ all its examples point the same way.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from flwr.common import NDArrays
 
-from privfed.algorithm.client import Task
+from privfed.algorithm.announcement import Announcement
+from privfed.algorithm.client import task
 from privfed.algorithm.linear_client import LinearClient
 from privfed.data.cohort import Cohort
-from privfed.foundation.errors import ConfigError, check_positive
+from privfed.foundation.constraints import POSITIVE, Choice
 from privfed.foundation.linalg import Array, svec
 from privfed.kernels.least_squares import leave_one_out_heads, lstsq
 from privfed.privacy.clipping import Dense, Scaled, clip_factors
-
-ESTIMATORS = ("leave-one-out", "halves")
 
 
 class AltMinClient(LinearClient):
@@ -42,30 +41,18 @@ class AltMinClient(LinearClient):
         self,
         cohort: Cohort,
         init: Any,
-        estimator: str,
+        estimator: Annotated[str, Choice("leave-one-out", "halves")],
         train: str,
         heads: str,
         target: str,
-        eta_c: float | None,
-        zeta: float | None,
+        eta_c: Annotated[float, POSITIVE] | None,
+        zeta: Annotated[float, POSITIVE] | None,
     ) -> None:
         super().__init__(cohort, init, train, heads)
-        if estimator not in ESTIMATORS:
-            raise ConfigError.of(
-                "algo.estimator", estimator, f"must be one of {', '.join(ESTIMATORS)}"
-            )
-        for key, value in (("algo.eta_c", eta_c), ("algo.zeta", zeta)):
-            if value is not None:
-                check_positive(key, value)
         self.estimator, self.target, self.eta_c, self.zeta = estimator, target, eta_c, zeta
 
-    def tasks(self) -> dict[str, Task]:
-        """The initialiser's task and the moments."""
-        return {**super().tasks(), "moments": self.moments}
-
-    def moments(
-        self, block: Cohort, shared: NDArrays, config: dict[str, Any]
-    ) -> tuple[Scaled, Scaled]:
+    @task
+    def moments(self, block: Cohort, shared: NDArrays, told: Announcement) -> tuple[Scaled, Scaled]:
         """A_i and b_i of every user of the block, each user scaled down equally in both."""
         X, y, P = block.X, block.y, self._features(block, shared)
         if self.estimator == "leave-one-out":
@@ -93,12 +80,9 @@ class AltMinClient(LinearClient):
             V, X = (np.where(overflow[:, None, None], 0.0, array) for array in (V, X))
             products[overflow], norms[:, overflow] = 0.0, 0.0
         weight = np.ones(len(X))
-        if config["release"]:
+        if told.release:
             weight = np.min(
-                [
-                    clip_factors(*pair)
-                    for pair in zip(norms, np.frombuffer(config["clip"]), strict=True)
-                ],
+                [clip_factors(*pair) for pair in zip(norms, told.clips, strict=True)],
                 axis=0,
             )
         moments = Moments(V * np.sqrt(weight)[:, None, None], X, norms[0] * weight)

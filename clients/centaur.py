@@ -13,6 +13,7 @@ from typing import Any
 from flwr.common import NDArrays
 
 from clients.fedrep import FedRepClient
+from privfed.algorithm.announcement import Announcement
 from privfed.data.cohort import Cohort
 from privfed.privacy.clipping import Contributions
 
@@ -31,6 +32,6 @@ class CentaurClient(FedRepClient):
     ) -> None:
         super().__init__(cohort, init, "two-batches", train, heads, head_batch, batch)
 
-    def gradient(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Contributions:
+    def gradient(self, block: Cohort, shared: NDArrays, told: Announcement) -> Contributions:
         """G_i^T (k, d) for every user of the block."""
-        return self.two_batches(block, shared, config, loss=0.5)
+        return self.two_batches(block, shared, told, loss=0.5)

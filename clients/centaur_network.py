@@ -10,24 +10,24 @@ b    representation (shared)     w_i   the user's head, kept between rounds     
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from flwr.common import NDArrays
 from torch import Tensor
 
+from privfed.algorithm.announcement import Announcement
 from privfed.algorithm.network_client import NetworkClient
 from privfed.data.cohort import Cohort
 from privfed.models.network_updates import Updates
 from privfed.models.softmax_heads import Heads, cross_entropy
 
 
-class CentaurClient(NetworkClient):
+class CentaurNetworkClient(NetworkClient):
     """Users share a representation and nothing else."""
 
-    def contribute(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Updates:
+    def contribute(self, block: Cohort, shared: NDArrays, told: Announcement) -> Updates:
         """b_i - b for every user of the block."""
         x, labels = self.examples(block)
-        t, users = int(config["round"]), len(block)
+        t, users = told.round, len(block)
         b, _ = self.network.received(shared)
         batches = list(self.places(block, labels, self.local_epochs, "batches", t))
         own = self.course(b, {}, users, len(batches), self.local)

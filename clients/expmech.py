@@ -22,19 +22,18 @@ which anything was found at d=50, eps=1.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from flwr.common import NDArrays
 
-from privfed.algorithm.client import Task
+from privfed.algorithm.announcement import Announcement
+from privfed.algorithm.client import task
 from privfed.algorithm.linear_client import LinearClient
 from privfed.data.cohort import Cohort
-from privfed.foundation.errors import ConfigError, check_positive
+from privfed.foundation.constraints import POSITIVE, Choice
 from privfed.foundation.linalg import Array
 from privfed.kernels.candidate_scores import CandidateScores, absolute_scores, prepare
-
-TARGETS = ("relative", "absolute")
 
 
 class ExpMechClient(LinearClient):
@@ -44,31 +43,24 @@ class ExpMechClient(LinearClient):
         self,
         cohort: Cohort,
         init: Any,
-        longest: float,
-        C: float,
-        targets: str,
+        L_f: Annotated[float, POSITIVE],
+        C: Annotated[float, POSITIVE],
+        targets: Annotated[str, Choice("relative", "absolute")],
         train: str,
         heads: str,
     ) -> None:
-        check_positive("algo.L_f", longest)
-        check_positive("algo.C", C)
-        if targets not in TARGETS:
-            raise ConfigError.of("algo.targets", targets, f"must be one of {', '.join(TARGETS)}")
         super().__init__(cohort, None, train, heads)
-        self.longest, self.C, self.relative = float(longest), float(C), targets == "relative"
+        self.L_f, self.C, self.relative = float(L_f), float(C), targets == "relative"
         if len(cohort):
             prepare()
 
     @property
     def sensitivity(self) -> float:
         """The largest score of a user; the smallest is 0."""
-        return min(1.0, self.longest * self.C) if self.relative else self.longest * self.C
+        return min(1.0, self.L_f * self.C) if self.relative else self.L_f * self.C
 
-    def tasks(self) -> dict[str, Task]:
-        """The scores."""
-        return {"select": self.scores}
-
-    def scores(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> CandidateScores:
+    @task
+    def select(self, block: Cohort, shared: NDArrays, told: Announcement) -> CandidateScores:
         """s_i(U) / sensitivity of every user and candidate."""
         y = block.y
         if self.relative:
@@ -76,6 +68,6 @@ class ExpMechClient(LinearClient):
             y = y / np.where(size > 0, size, 1.0)
 
         def score(P: Array, users: slice) -> Array:
-            return absolute_scores(P, y[users], self.longest, self.C) / self.sensitivity
+            return absolute_scores(P, y[users], self.L_f, self.C) / self.sensitivity
 
         return CandidateScores(block.X, shared[0], score)

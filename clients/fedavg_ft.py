@@ -9,11 +9,11 @@ at the end:  w_i <- SGD on w from the published w for the head epochs, b fixed
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from flwr.common import NDArrays
 from torch import Tensor
 
+from privfed.algorithm.announcement import Announcement
 from privfed.algorithm.network_client import NetworkClient
 from privfed.data.cohort import Cohort
 from privfed.models.network import Parameters
@@ -25,9 +25,9 @@ from privfed.models.softmax_heads import Heads, Labels, cross_entropy
 class FedAvgClient(NetworkClient):
     """Users share the whole network."""
 
-    def contribute(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Updates:
+    def contribute(self, block: Cohort, shared: NDArrays, told: Announcement) -> Updates:
         """theta_i - theta for every user of the block."""
-        return Updates(self.trained(block, shared, int(config["round"]))[0].update())
+        return Updates(self.trained(block, shared, told.round)[0].update())
 
     def trained(self, block: Cohort, shared: NDArrays, t: int) -> tuple[Course, Tensor, Labels]:
         """Every user's network after the local epochs, with the images and labels it has learnt from."""

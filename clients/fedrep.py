@@ -16,7 +16,8 @@ import numpy as np
 from flwr.common import NDArrays
 from numpy.typing import NDArray
 
-from privfed.algorithm.client import Task
+from privfed.algorithm.announcement import Announcement
+from privfed.algorithm.client import task
 from privfed.algorithm.linear_client import LinearClient
 from privfed.data.cohort import BYTES, Cohort, Ids, draws
 from privfed.foundation.errors import ConfigError, check_number, nearest
@@ -47,29 +48,24 @@ class FedRepClient(LinearClient):
         self.estimator = estimator
         self.b_head, self.b = batch_sizes(self.m, self.m0, head_batch, batch)
 
-    def tasks(self) -> dict[str, Task]:
-        """The initialiser's task and the gradient."""
-        return {**super().tasks(), "gradient": self.gradient}
-
     def portions(self, task: str, users: Ids | None) -> Iterator[Cohort]:
         """As they are stored, without a copy in double precision; the gradient takes many at once, as it needs no room."""
         return self.seen.blocks(
             self.train, users, LARGE if task == "gradient" else BYTES, exact=False
         )
 
-    def gradient(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Contributions:
+    @task
+    def gradient(self, block: Cohort, shared: NDArrays, told: Announcement) -> Contributions:
         """G_i^T (k, d) for every user of the block."""
         if self.estimator == "leave-one-out":
             return LeaveOneOut(block.X, block.y, shared[0])
-        return self.two_batches(block, shared, config)
+        return self.two_batches(block, shared, told)
 
     def two_batches(
-        self, block: Cohort, shared: NDArrays, config: dict[str, Any], loss: float = 1.0
+        self, block: Cohort, shared: NDArrays, told: Announcement, loss: float = 1.0
     ) -> Contributions:
         """G_i^T (k, d) by two disjoint batches, of so many times the mean squared error."""
-        drawn = draws(
-            int(config["seed"]), block.ids, block.y.shape[1], "batches", int(config["round"])
-        )
+        drawn = draws(told.seed, block.ids, block.y.shape[1], "batches", told.round)
         return TwoBatches(block.X, block.y, shared[0], drawn, self.b_head, self.b, loss)
 
 

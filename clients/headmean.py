@@ -16,20 +16,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from flwr.common import NDArrays
 from numpy.typing import NDArray
 
-from privfed.algorithm.client import CohortClient, Task
+from privfed.algorithm.announcement import Announcement
+from privfed.algorithm.client import CohortClient, task
 from privfed.data.cohort import Cohort, Ids, is_class
-from privfed.foundation.errors import check_number
+from privfed.foundation.constraints import Number
 from privfed.foundation.linalg import Array
 from privfed.models.public_features import PublicFeatures
 
 CHUNK = 32
-"""Users computed together."""
+"""Number of users that are computed together."""
+STRENGTH = Number(lambda x: 1e-8 <= x < math.inf, "must be a number of at least 1e-8")
+"""Far below, a user whose pictures are all the same would make the solution fail, for every user on
+its node."""
 
 
 class HeadMeanClient(CohortClient):
@@ -43,16 +47,11 @@ class HeadMeanClient(CohortClient):
         cohort: Cohort,
         init: Any,
         model: PublicFeatures,
-        ridge: float,
-        local: float,
-        alone: float,
+        ridge: Annotated[float, STRENGTH],
+        local: Annotated[float, STRENGTH],
+        alone: Annotated[float, STRENGTH],
     ) -> None:
         super().__init__(cohort)
-        for key, value in (("algo.ridge", ridge), ("algo.local", local), ("algo.alone", alone)):
-            # Far below, a user whose pictures are all the same would make the solution fail, for everybody on its node.
-            check_number(
-                key, value, lambda x: 1e-8 <= x < math.inf, "must be a number of at least 1e-8"
-            )
         self.model, self.ridge, self.local, self.alone = model, ridge, local, alone
         self._tested: tuple[Cohort, Users, Array] | None = None
 
@@ -60,10 +59,6 @@ class HeadMeanClient(CohortClient):
     def features(self) -> NDArray[np.float32]:
         """phi of all users (n, m, D), not centred; computed once."""
         return self.model(self.cohort.X)
-
-    def tasks(self) -> dict[str, Task]:
-        """One task."""
-        return {"heads": self.heads}
 
     def blocks(self, users: Ids | None = None) -> Iterator[Cohort]:
         """Some users at a time, pictures as they are stored."""
@@ -75,7 +70,8 @@ class HeadMeanClient(CohortClient):
         """See :class:`CohortClient`."""
         return self.blocks()
 
-    def heads(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Array:
+    @task
+    def heads(self, block: Cohort, shared: NDArrays, told: Announcement) -> Array:
         """G (B, classes, k), each of length 1."""
         user = Users(block, self._phi(block), self.model)
         A = user.basis(user.phi)

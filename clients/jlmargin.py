@@ -13,18 +13,18 @@ once. A user with other labels than -1 and 1 contributes nothing: saying so woul
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from flwr.common import NDArrays
 
+from privfed.algorithm.announcement import Announcement
 from privfed.algorithm.candidate_nets import random_orthonormal, sketch_matrix
-from privfed.algorithm.client import CohortClient, Task
+from privfed.algorithm.client import CohortClient, task
 from privfed.algorithm.linear_client import split_examples
 from privfed.data.cohort import Cohort
-from privfed.foundation.errors import check_number, check_positive, check_whole
+from privfed.foundation.constraints import AT_LEAST_ZERO, POSITIVE, WHOLE
 from privfed.foundation.linalg import Array
 from privfed.foundation.seeding import generator
 from privfed.kernels.candidate_scores import CandidateScores, margin_scores, prepare
@@ -40,25 +40,28 @@ class JLMarginClient(CohortClient):
     """Scores sketched embeddings by how many of the user's examples they classify with a margin."""
 
     def __init__(
-        self, cohort: Cohort, init: Any, sketch: int, rho: float, Gamma: float, directions: int,
-        train: str, heads: str, seed: int,
-    ) -> None:  # fmt: skip
-        check_number("algo.rho", rho, lambda x: 0 <= x < math.inf, "must be a number of at least 0")
-        self.Gamma, self.rho = check_positive("algo.Gamma", Gamma), float(rho)
-        self.directions = check_whole("algo.directions", directions)
+        self,
+        cohort: Cohort,
+        init: Any,
+        sketch: Annotated[int, WHOLE],
+        rho: Annotated[float, AT_LEAST_ZERO],
+        Gamma: Annotated[float, POSITIVE],
+        directions: Annotated[int, WHOLE],
+        train: str,
+        heads: str,
+        seed: int,
+    ) -> None:
         super().__init__(without_other_labels(cohort))
+        self.Gamma, self.rho, self.directions = Gamma, float(rho), directions
         m, d = cohort.X.shape[1:]
         self.train, self.final = split_examples(m, train, heads)
-        self.seed, self.M = seed, sketch_matrix(seed, check_whole("algo.sketch", sketch), d)
+        self.seed, self.M = seed, sketch_matrix(seed, sketch, d)
         self.seen = sketched(self.cohort, self.M)
         if len(cohort):
             prepare()
 
-    def tasks(self) -> dict[str, Task]:
-        """The scores."""
-        return {"select": self.scores}
-
-    def scores(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> CandidateScores:
+    @task
+    def select(self, block: Cohort, shared: NDArrays, told: Announcement) -> CandidateScores:
         """s_i(U~) of every user and candidate; the block's examples are sketched already."""
         V = self.heads(shared[0].shape[2], self.directions)
         return CandidateScores(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from flwr.common import NDArrays
@@ -21,16 +21,16 @@ from torch import Tensor
 
 from clients.fedavg_ft import FedAvgClient, public_heads
 from privfed.data.cohort import Cohort
-from privfed.foundation.errors import check_positive
+from privfed.foundation.constraints import POSITIVE
 from privfed.models.softmax_heads import Heads
 
 
 class MultiTaskClient(FedAvgClient):
     """Users have networks of their own, not far from the mean."""
 
-    def __init__(self, pull: float, **settings: Any) -> None:
+    def __init__(self, pull: Annotated[float, POSITIVE], **settings: Any) -> None:
         super().__init__(**settings)
-        self.local = replace(self.local, pull=check_positive("algo.pull", pull))
+        self.local = replace(self.local, pull=pull)
 
     def finish(self, block: Cohort, shared: NDArrays) -> tuple[Callable[[Tensor], Tensor], Heads]:
         """The user's own network near the published mean, its head fine-tuned."""

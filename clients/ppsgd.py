@@ -15,16 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from flwr.common import NDArrays
 from torch import Tensor
 
 from clients.fedavg_ft import public_heads
+from privfed.algorithm.announcement import Announcement
 from privfed.algorithm.network_client import NetworkClient, picked
 from privfed.data.cohort import Cohort
-from privfed.foundation.errors import check_positive
+from privfed.foundation.constraints import POSITIVE
 from privfed.foundation.linalg import Array
 from privfed.models.network_updates import Updates
 from privfed.models.softmax_heads import Heads, cross_entropy, slopes
@@ -33,17 +34,20 @@ from privfed.models.softmax_heads import Heads, cross_entropy, slopes
 class AdditiveClient(NetworkClient):
     """Users share the whole network and add a correction of their own to its head."""
 
-    def __init__(self, local_step: float, ratio: float, **settings: Any) -> None:
+    def __init__(
+        self,
+        local_step: Annotated[float, POSITIVE],
+        ratio: Annotated[float, POSITIVE],
+        **settings: Any,
+    ) -> None:
         super().__init__(**settings)
-        self.eta = check_positive("algo.local_step", local_step)
-        self.local = replace(self.local, lr=check_positive("algo.ratio", ratio) * self.eta)
+        self.eta = local_step
+        self.local = replace(self.local, lr=ratio * self.eta)
 
-    def contribute(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Updates:
+    def contribute(self, block: Cohort, shared: NDArrays, told: Announcement) -> Updates:
         """theta_i - theta for every user of the block."""
         x, labels = self.examples(block)
-        batches = list(
-            self.places(block, labels, self.local_epochs, "batches", int(config["round"]))
-        )
+        batches = list(self.places(block, labels, self.local_epochs, "batches", told.round))
         own = self.course(*self.network.received(shared), len(block), len(batches), self.local)
         p = self.kept(block)
         for places in batches:

@@ -21,12 +21,11 @@ it at psi is clipping the residual at psi / |P_T(X_i)|. Mechanism and noise are 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from flwr.common import NDArrays
 
-from privfed.algorithm.client import CohortClient, Task
+from privfed.algorithm.announcement import Announcement
+from privfed.algorithm.client import CohortClient, task
 from privfed.data.cohort import Cohort
 from privfed.foundation.linalg import Array
 
@@ -34,11 +33,8 @@ from privfed.foundation.linalg import Array
 class RGradClient(CohortClient):
     """Gradients of the users' squared errors, projected on the tangent space at the published matrix."""
 
-    def tasks(self) -> dict[str, Task]:
-        """The initialiser's task and the gradient."""
-        return {**super().tasks(), "gradient": self.gradient}
-
-    def gradient(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Array:
+    @task
+    def gradient(self, block: Cohort, shared: NDArrays, told: Announcement) -> Array:
         """Coordinates (A, B, C) of P_T(G_i) for every user of the block: (users, r^2 + r d2 + d1 r)."""
         U, S, V = shared
         (d1, r), d2, (users, m, _) = U.shape, len(V), block.X.shape

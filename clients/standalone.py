@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Annotated, Any
 
 from flwr.common import NDArrays
 
 from privfed.algorithm.client import CohortClient
 from privfed.data.cohort import Cohort
-from privfed.foundation.errors import check_number
+from privfed.foundation.constraints import AT_LEAST_ZERO
 from privfed.foundation.linalg import Array
 from privfed.kernels.least_squares import lstsq
 
@@ -17,10 +16,7 @@ from privfed.kernels.least_squares import lstsq
 class StandaloneClient(CohortClient):
     """w_i = argmin |X_i w - y_i|^2 + ridge |w|^2, of minimum norm when ridge = 0."""
 
-    def __init__(self, cohort: Cohort, init: Any, ridge: float) -> None:
-        check_number(
-            "algo.ridge", ridge, lambda x: 0 <= x < math.inf, "must be a number of at least 0"
-        )
+    def __init__(self, cohort: Cohort, init: Any, ridge: Annotated[float, AT_LEAST_ZERO]) -> None:
         super().__init__(cohort)
         self.ridge = ridge
 

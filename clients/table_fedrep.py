@@ -12,33 +12,35 @@ initialiser; solutions take the place of y_j x_j because rows of a table are not
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from flwr.common import NDArrays
 
 from clients.initialisers.spectral import CANCELLATION, SecondMoments
-from privfed.algorithm.client import Task
-from privfed.algorithm.table_client import TableClient, check_ridge
+from privfed.algorithm.announcement import Announcement
+from privfed.algorithm.client import task
+from privfed.algorithm.table_client import RIDGE, TableClient
 from privfed.data.tables.ragged_cohort import Block, RaggedCohort
 from privfed.foundation.linalg import Array
 from privfed.models import ridge as ridges
 
 
-class FedRepClient(TableClient):
+class TableFedRepClient(TableClient):
     """Moments of users' own solutions, then gradients of the representation at their heads."""
 
     def __init__(
-        self, cohort: RaggedCohort, init: Any, ridge: float, spectral_ridge: float
+        self,
+        cohort: RaggedCohort,
+        init: Any,
+        ridge: Annotated[float, RIDGE],
+        spectral_ridge: Annotated[float, RIDGE],
     ) -> None:
         super().__init__(cohort, init, ridge)
-        self.spectral_ridge = check_ridge("algo.spectral_ridge", spectral_ridge)
+        self.spectral_ridge = spectral_ridge
 
-    def tasks(self) -> dict[str, Task]:
-        """Those of all tables, and two more."""
-        return {**super().tasks(), "spectral": self.spectral, "gradient": self.gradient}  # type: ignore[dict-item]
-
-    def spectral(self, block: Block, shared: NDArrays, config: dict[str, Any]) -> SecondMoments:
+    @task
+    def spectral(self, block: Block, shared: NDArrays, told: Announcement) -> SecondMoments:
         """Z_i of every user by its factors."""
         _, X, R = self.encoded(block, shared)
         H = self.influences(X, self.spectral_ridge)[0][:, :, 1:]
@@ -53,7 +55,8 @@ class FedRepClient(TableClient):
         A[overflow], s[overflow], norms[overflow] = 0.0, 0.0, 0.0
         return SecondMoments(A, s, norms)
 
-    def gradient(self, block: Block, shared: NDArrays, config: dict[str, Any]) -> Array:
+    @task
+    def gradient(self, block: Block, shared: NDArrays, told: Announcement) -> Array:
         """G_i^T (B, k, d)."""
         model, X, R = self.encoded(block, shared)
         Q, factors, heads = model.own(X, R)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from flwr.common import NDArrays
 
-from privfed.algorithm.table_client import TableClient
+from privfed.algorithm.table_client import RIDGE, TableClient
 from privfed.data.tables.ragged_cohort import Block
 from privfed.foundation.linalg import Array
 
 
-class GlobalClient(TableClient):
+class TableGlobalClient(TableClient):
     """Everybody predicts with the global model; beside it a personal offset is tried."""
 
-    def __init__(self, cohort: Any, init: Any, ridge: float) -> None:
+    def __init__(self, cohort: Any, init: Any, ridge: Annotated[float, RIDGE]) -> None:
         super().__init__(cohort, init, ridge)
         self.shared: NDArrays = []
 

@@ -10,7 +10,7 @@ from privfed.algorithm.table_client import TableClient
 from privfed.foundation.linalg import Array
 
 
-class StandaloneClient(TableClient):
+class TableStandaloneClient(TableClient):
     """Nothing is asked, nothing is shared."""
 
     def __init__(self, cohort: Any, init: Any) -> None:

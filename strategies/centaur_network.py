@@ -8,7 +8,7 @@ from __future__ import annotations
 from privfed.algorithm.network_strategy import NetworkStrategy
 
 
-class CentaurGeneral(NetworkStrategy):
+class CentaurNetwork(NetworkStrategy):
     """Shares the representation b; heads stay with their users."""
 
     whole = False

@@ -18,11 +18,11 @@ from __future__ import annotations
 import numpy as np
 
 from privfed.algorithm import candidate_nets
-from privfed.algorithm.selection_strategy import Selection
+from privfed.algorithm.selection_strategy import SelectionStrategy
 from privfed.foundation.linalg import Array
 
 
-class ExpMech(Selection):
+class ExpMech(SelectionStrategy):
     """Candidates are embeddings themselves."""
 
     def entries(self) -> tuple[int, int]:
@@ -30,7 +30,7 @@ class ExpMech(Selection):
         return self.federation.d, self.federation.k
 
     def cover_points(self) -> float:
-        """See :class:`Selection`."""
+        """See :class:`SelectionStrategy`."""
         d, k = self.entries()
         return candidate_nets.grid_size(
             d * k, 1.0, candidate_nets.sphere_spacing(d, k, self.gamma)

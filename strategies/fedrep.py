@@ -1,21 +1,27 @@
 """Private FedRep, server side (PMPR Algorithm 1).
 
-    U    shared embedding (d, k), orthonormal columns        psi    clip norm of a user's gradient
-    G    mean of the clipped gradients, released with noise  eta_t  step size of round t
+    U    shared embedding (d, k), orthonormal columns       psi     clip norm of a user's gradient
+    G    mean of the clipped gradients, released with noise eta_t   step size of round t
 
-    for t = 1..T:  U <- QR( U - eta_t G ),  keeping the Q factor
+    for t = 1..T:  U <- QR( U - eta_t G ), keeping the Q factor
 
-Noise: one user moves the sum by at most 2 psi (replace-one), so each round costs mu_t = 2 psi / std, and all rounds with the
-initialiser mu^2 = sum mu_t^2. `step` gives eta_t in units of 1/psi: then the early rounds, where most gradients are clipped,
-move U by about `step`, whatever the scale of the data.
+Privacy: one user moves the sum by at most 2 psi (replace-one), so each round costs
+mu_t = 2 psi / std, and all rounds with the initialiser cost mu^2 = sum_t mu_t^2.
+
+`step` gives eta_t in units of 1/psi. Early rounds, in which most gradients are clipped, then move
+U by about `step`, whatever the scale of the data.
 """
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from privfed.algorithm.phases import Phase, Sum
 from privfed.algorithm.strategy import PrivateStrategy
 from privfed.federation.federation import Federation
-from privfed.foundation.errors import check_positive
+from privfed.foundation.constraints import POSITIVE, Rounds
 from privfed.foundation.linalg import Array, retraction
+from privfed.privacy.settings import Clip
 
 
 class FedRep(PrivateStrategy):
@@ -24,25 +30,24 @@ class FedRep(PrivateStrategy):
     def __init__(
         self,
         federation: Federation,
-        rounds: int,
-        clip: float | str,
-        step: float,
-        decay: float,
-        eta: float | None,
+        rounds: Rounds,
+        clip: Clip,
+        step: Annotated[float, POSITIVE],
+        decay: Annotated[float, POSITIVE],
+        eta: Annotated[float, POSITIVE] | None,
     ) -> None:
-        for key, value in (("algo.step", step), ("algo.decay", decay), ("algo.eta", eta)):
-            if value is not None:
-                check_positive(key, value)
+        super().__init__(federation)
+        self.rounds, self.clip = rounds, clip
         self.relative_step, self.decay, self.eta = step, decay, eta
-        super().__init__(federation, rounds, clip)
 
-    def shape(self) -> tuple[int, ...]:
-        """Clients send G^T."""
-        return (self.federation.k, self.federation.d)
+    def phases(self) -> list[Phase]:
+        """Return the initialiser's phases, then T rounds of gradients; clients send G^T (k, d)."""
+        G = Sum((self.federation.k, self.federation.d), self.clip)
+        return self.after_initialiser(Phase("gradient", G, self.update, self.rounds))
 
-    def step(self, t: int, mean: Array) -> None:
-        """U <- QR(U - eta_t G)."""
-        eta = (
-            self.eta if self.eta is not None else self.relative_step / float(self.clips[self.task])
-        )
-        self.shared = [retraction(self.shared[0] - eta * self.decay ** (t - 1) * mean.T)]
+    def update(self, t: int, G: Array) -> list[Array]:
+        """U <- QR( U - eta_t G ), with G^T (k, d) given."""
+        psi = float(self.clips["gradient"])
+        eta = self.eta if self.eta is not None else self.relative_step / psi
+        U = self.shared[0]
+        return [retraction(U - eta * self.decay ** (t - 1) * G.T)]

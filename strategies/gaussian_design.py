@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from privfed.data.problems.trace import singular_values
 from privfed.federation.federation import Federation
 from privfed.foundation.errors import ConfigError, check_number, check_positive
-from privfed.privacy.ledger import WEAK
+from privfed.privacy.neighbouring import WEAK
 
 ASSUMPTION = "under the Gaussian design assumption"
 

@@ -16,33 +16,36 @@ the theorem's bound has a term sqrt(r^2 Gamma^2 / (m rho^2)) that a user's own l
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from privfed.algorithm import candidate_nets
-from privfed.algorithm.selection_strategy import Selection
+from privfed.algorithm.selection_strategy import SelectionStrategy
 from privfed.federation.federation import Federation
-from privfed.foundation.errors import ConfigError, check_whole
+from privfed.foundation.constraints import WHOLE
+from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import Array
 
 LENGTH = math.sqrt(2.0)
 
 
-class JLMargin(Selection):
+class JLMargin(SelectionStrategy):
     """Candidates are embeddings of the sketch."""
 
-    def __init__(self, federation: Federation, sketch: int, **settings: Any) -> None:
+    def __init__(
+        self, federation: Federation, sketch: Annotated[int, WHOLE], **settings: Any
+    ) -> None:
         if federation.error != "risk":
             raise ConfigError(
-                "data: algo=jlmargin classifies, so its data need labels -1 and 1, as data=margin has them"
+                "data: algo=jlmargin classifies, so its data need labels -1 and 1, as data=margin "
+                "has them"
             )
-        self.sketch = check_whole("algo.sketch", sketch)
         if sketch < federation.k:
-            raise ConfigError.of(
-                "algo.sketch", sketch, f"cannot be smaller than model.k={federation.k}"
-            )
+            allowed = f"cannot be smaller than model.k={federation.k}"
+            raise ConfigError.of("algo.sketch", sketch, allowed)
         super().__init__(federation, **settings)
+        self.sketch = sketch
 
     @property
     def M(self) -> Array:
@@ -54,7 +57,7 @@ class JLMargin(Selection):
         return self.sketch, self.federation.k
 
     def cover_points(self) -> float:
-        """See :class:`Selection`."""
+        """See :class:`SelectionStrategy`."""
         rows, k = self.entries()
         return candidate_nets.grid_size(
             rows * k, math.sqrt(2 * k), candidate_nets.ball_spacing(rows, k, self.gamma)
@@ -77,7 +80,7 @@ class JLMargin(Selection):
         moved[0] = choice
         return moved
 
-    def publish(self, choice: Array) -> list[Array]:
+    def published(self, choice: Array) -> list[Array]:
         """U = M^T U~."""
         return [self.M.T @ choice]
 

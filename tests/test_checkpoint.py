@@ -11,7 +11,8 @@ import pytest
 from conftest import SMALL
 from support.processes import ledger_of
 
-from privfed.config.composition import compose, recall
+from privfed.config.composition import compose
+from privfed.config.run_config import recall
 from privfed.experiment import checkpoint
 from privfed.experiment.wiring import Experiment
 from privfed.federation.roster import Roster

@@ -9,7 +9,8 @@ import pytest
 from flwr.common import FitIns, ndarrays_to_parameters
 
 from privfed.commands.flower_app import NodeClient
-from privfed.config.composition import CONF, compose
+from privfed.config.choices import CONF
+from privfed.config.composition import compose
 from privfed.experiment.wiring import Experiment
 from privfed.federation.client_factory import NodeFactory
 from privfed.federation.participant import Identity, OwnRows, Participant, targets_in_files

@@ -14,7 +14,7 @@ import pytest
 from support.finished import KINDS, columns, finished, table_run
 
 import privfed
-from clients.table_fedrep import FedRepClient
+from clients.table_fedrep import TableFedRepClient as FedRepClient
 from privfed.config.composition import compose
 from privfed.experiment.wiring import Experiment
 from privfed.foundation.errors import ConfigError

@@ -12,27 +12,28 @@ that clients/initialisers/spectral.py explains.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 from flwr.common import NDArrays
 
 from clients.initialisers.spectral import CANCELLATION
+from privfed.algorithm.announcement import Announcement
+from privfed.algorithm.client import task
 from privfed.data.cohort import Cohort
-from privfed.foundation.errors import check_positive
+from privfed.foundation.constraints import POSITIVE
 from privfed.foundation.linalg import Array, svec
 from privfed.privacy.clipping import clip_factors
 
 
-class Pairs:
+class PairsTask:
     """Contributions W_i, sent as the isometric half-vectorisation of their sum."""
 
-    task = "pairs"
+    def __init__(self, zeta: Annotated[float, POSITIVE]) -> None:
+        self.zeta = zeta
 
-    def __init__(self, zeta: float) -> None:
-        self.zeta = check_positive("init.zeta", zeta)
-
-    def contributions(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> PairMoments:
+    @task
+    def pairs(self, block: Cohort, shared: NDArrays, told: Announcement) -> PairMoments:
         """W_i of every user."""
         block = block.exact()
         p = block.X.shape[1] // 2

@@ -9,34 +9,33 @@ nothing is left outside U*, and three iterations do.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 from flwr.common import NDArrays
 
 from clients.fedrep import draw_orders
+from privfed.algorithm.announcement import Announcement
+from privfed.algorithm.client import task
 from privfed.data.cohort import Cohort
-from privfed.foundation.errors import check_flag, check_whole
+from privfed.foundation.constraints import FLAG, WHOLE
 from privfed.foundation.linalg import Array
 
 
-class PowerMethod:
+class PowerMethodTask:
     """Contributions M_i X for all copies. batch: examples drawn anew in every iteration; None: all."""
 
-    task = "ppm"
+    def __init__(self, centre: Annotated[bool, FLAG], batch: Annotated[int, WHOLE] | None) -> None:
+        self.centre = centre
+        self.batch = batch
 
-    def __init__(self, centre: bool, batch: int | None) -> None:
-        self.centre = check_flag("init.centre", centre)
-        self.batch = None if batch is None else check_whole("init.batch", batch)
-
-    def contributions(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Array:
+    @task
+    def ppm(self, block: Cohort, shared: NDArrays, told: Announcement) -> Array:
         """(B, d, T_0 k): the copies side by side."""
         block = block.exact()
         X, y = block.X, block.y
         if self.batch is not None and self.batch < y.shape[1]:
-            drawn = draw_orders(int(config["seed"]), int(config["round"]), block.ids, y.shape[1])[
-                :, : self.batch
-            ]
+            drawn = draw_orders(told.seed, told.round, block.ids, y.shape[1])[:, : self.batch]
             X, y = np.take_along_axis(X, drawn[..., None], 1), np.take_along_axis(y, drawn, 1)
         y2, (B, m, d) = y**2, X.shape
         copies = np.concatenate(list(shared[0]), axis=1)

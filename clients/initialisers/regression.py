@@ -5,20 +5,19 @@ Unbiased for M when X has independent standard normal entries (RGRAD's Lambda = 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from flwr.common import NDArrays
 
+from privfed.algorithm.announcement import Announcement
+from privfed.algorithm.client import task
 from privfed.data.cohort import Cohort
 from privfed.foundation.linalg import Array
 
 
-class Regression:
+class RegressionTask:
     """Contributions L_i."""
 
-    task = "regression"
-
-    def contributions(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Array:
+    @task
+    def regression(self, block: Cohort, shared: NDArrays, told: Announcement) -> Array:
         """L_i of every user as rows (users, d1 d2)."""
         return np.matmul(block.y[:, None, :] / block.y.shape[1], block.X)[:, 0]

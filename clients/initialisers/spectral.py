@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from flwr.common import NDArrays
 
+from privfed.algorithm.announcement import Announcement
+from privfed.algorithm.client import task
 from privfed.data.cohort import Cohort
 from privfed.foundation.compilation import compiled
 from privfed.foundation.linalg import Array, svec
@@ -29,14 +30,11 @@ from privfed.privacy.clipping import clip_factors
 CANCELLATION = 1e-3
 
 
-class Spectral:
+class SpectralTask:
     """Contributions Z_i, sent as the isometric half-vectorisation of their sum."""
 
-    task = "spectral"
-
-    def contributions(
-        self, block: Cohort, shared: NDArrays, config: dict[str, Any]
-    ) -> SecondMoments:
+    @task
+    def spectral(self, block: Cohort, shared: NDArrays, told: Announcement) -> SecondMoments:
         """Z_i of every user."""
         n, m0, d = block.X.shape
         A, s, norms = np.empty((n, m0, d)), np.empty((n, 1, d)), np.empty(n)

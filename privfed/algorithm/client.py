@@ -1,4 +1,13 @@
-"""What every client shares: a cohort of users, clipped one by one, summed, and nothing else leaves."""
+"""The user side of every algorithm: a cohort of users, clipped one by one, summed; nothing else leaves.
+
+What an algorithm writes (nothing else is meant to be overridden):
+
+    @task methods    what one user would send, for all users of a block at once, not clipped yet
+    weights()        the users' own linear predictors, given the published model
+    own_errors(), rival_errors(), rivals()   how a simulation judges users at the end
+    keep()           what a user keeps of its own model, where that is not its weights
+    blocks(), portions(), judged()           which users are computed together
+"""
 
 from __future__ import annotations
 
@@ -20,8 +29,9 @@ from flwr.common import (
     ndarrays_to_parameters,
 )
 
+from privfed.algorithm.announcement import Announcement
 from privfed.algorithm.tensors import decoded
-from privfed.data.cohort import Cohort, Ids, coins, groups_of
+from privfed.data.cohort import Ids, coins, groups_of
 from privfed.data.error_tally import Tally
 from privfed.federation.head_store import HeadStore
 from privfed.federation.user_state import Memory
@@ -33,28 +43,62 @@ from privfed.privacy.clipping import Contributions, Dense
 
 OK = Status(Code.OK, "")
 Part = Contributions | Array
-Task = Callable[[Cohort, NDArrays, dict[str, Any]], Part | tuple[Part, ...]]
+Task = Callable[[Any, NDArrays, Announcement], Part | tuple[Part, ...]]
+
+
+def task(named: Any) -> Any:
+    """Mark a method as a task that the server may ask for: `@task`, or `@task("name")`.
+
+    The method takes (block of users, shared parameters, announcement) and returns one part per
+    user, not clipped yet: an array (B, ...), or `Contributions` that need no such array; a tuple
+    of these where a step has several sums. A method that overrides a task is that task.
+    """
+    if isinstance(named, str):
+        return lambda method: _marked(method, named)
+    return _marked(named, named.__name__)
+
+
+def _marked(method: Any, name: str) -> Any:
+    method.task_name = name
+    return method
+
+
+def tasks_of(owner: Any) -> dict[str, Task]:
+    """Return the tasks of an object by name."""
+    return {
+        method.task_name: getattr(owner, name)
+        for kind in type(owner).__mro__
+        for name, method in vars(kind).items()
+        if hasattr(method, "task_name")
+    }
 
 
 class FlowerClient(Client):
-    """Takes Flower's messages apart for a client that speaks in arrays; its own reader is safe in several threads."""
+    """Takes Flower's messages apart for a client that speaks in arrays.
+
+    Its own reader of arrays is safe in several threads.
+    """
 
     def __init__(self, client: NumPyClient) -> None:
         self.client = client
 
     def fit(self, ins: FitIns) -> FitRes:
-        """The cohort's sums."""
+        """Return the sums of the cohort."""
         arrays, users, metrics = self.client.fit(arrays_of(ins.parameters), ins.config)
         return FitRes(OK, ndarrays_to_parameters(arrays), users, metrics)
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
-        """The published model, and what may be told of it."""
+        """Take the published model, and return what may be told of it."""
         loss, users, metrics = self.client.evaluate(arrays_of(ins.parameters), ins.config)
         return EvaluateRes(OK, loss, users, metrics)
 
 
 def arrays_of(parameters: Parameters) -> NDArrays:
-    """The arrays of a message, each writable and of 64-bit numbers."""
+    """Return the arrays of a message, each writable and of 64-bit numbers.
+
+    Raises:
+        ValueError: if the message holds anything else.
+    """
     arrays = [decoded(tensor) for tensor in parameters.tensors]
     if any(array is None for array in arrays):
         raise ValueError("the server sent something else than arrays of 64-bit numbers")
@@ -65,108 +109,61 @@ class CohortClient(NumPyClient):
     """Serves the users of one cohort. An algorithm adds its tasks and how a user predicts."""
 
     train = slice(None)
-    """The examples that tasks see."""
+    """Examples that tasks see."""
     final = slice(None)
-    """The examples a final head is fitted on."""
-
+    """Examples that final heads are fitted on."""
     takes_rows = True
     """Whether a real user's table can be learnt from."""
     nothing = 0.0
     """A target that teaches nothing."""
 
-    def __init__(self, cohort: Cohort, init: Any = None) -> None:
+    def __init__(self, cohort: Any, init: Any = None) -> None:
         self.cohort = cohort.without_broken_users(self.nothing)
         self.seen = self.cohort
         """The users as tasks see them, where an algorithm transforms their examples once."""
         self.init = init
+        """The user side of the initialiser: an object with tasks of its own."""
         self.memory: Memory | None = None
-        """What users remember from round to round, where an algorithm has them remember anything."""
+        """What users remember from round to round, where an algorithm has them remember."""
         self.store: HeadStore | None = None
-        """Where users keep their own predictors; nowhere unless a folder is given."""
+        """Where users keep their own predictors; None keeps them nowhere."""
 
     # What an algorithm writes.
 
-    def tasks(self) -> dict[str, Task]:
-        """Name of a task -> function of (block of users, shared parameters, announced settings).
-
-        It returns one contribution a user, not clipped yet: an array (B, ...), or Contributions that need no such array; a
-        tuple of these where a round has several sums.
-        """
-        return {} if self.init is None else {self.init.task: self.init.contributions}
-
-    def weights(self, block: Cohort, shared: NDArrays) -> Array:
-        """The users' own predictors w_i (B, d) given the published model; they never leave the client."""
+    def weights(self, block: Any, shared: NDArrays) -> Array:
+        """Return the users' own predictors w_i (B, d); they never leave the client."""
         raise TypeError(f"{type(self).__name__} does not say how a user predicts")
 
-    def blocks(self, users: Ids | None = None) -> Iterator[Cohort]:
-        """The users (all, or those at the given places) with the examples that tasks see, some users at a time."""
+    def blocks(self, users: Ids | None = None) -> Iterator[Any]:
+        """Yield the users (all, or those at the given places) as tasks see them, in blocks."""
         return self.seen.blocks(self.train, users)
 
-    def portions(self, task: str, users: Ids | None) -> Iterator[Cohort]:
-        """The same for one task, where it wants them otherwise."""
+    def portions(self, task: str, users: Ids | None) -> Iterator[Any]:
+        """Yield the same for one task, where it wants other blocks."""
         return self.blocks(users)
 
-    def judged(self) -> Iterator[Cohort]:
-        """The users as they are judged at the end, some at a time."""
+    def judged(self) -> Iterator[Any]:
+        """Yield the users as they are judged at the end, in blocks."""
         return self.cohort.blocks()
 
-    def own_errors(self, block: Cohort, shared: NDArrays) -> Array:
-        """The error (B,) of each user's own predictor, given the published model; simulations only."""
+    def own_errors(self, block: Any, shared: NDArrays) -> Array:
+        """Return the error (B,) of each user's own predictor; simulations only."""
         assert block.truth is not None
         return block.truth.errors(self.weights(block, shared))
 
-    def rival_errors(self, block: Cohort) -> dict[str, Array]:
-        """The errors (B,) of those to compare with."""
+    def rival_errors(self, block: Any) -> dict[str, Array]:
+        """Return the errors (B,) of what personal models are compared with."""
         assert block.truth is not None
         return {name: block.truth.errors(W) for name, W in self.rivals(block).items()}
 
-    def rivals(self, block: Cohort) -> dict[str, Array]:
-        """Predictors (B, d) to compare with: each user alone, and the oracle that knows the true representation."""
+    def rivals(self, block: Any) -> dict[str, Array]:
+        """Return predictors (B, d) to compare with: users alone, and the oracle that knows U*."""
         assert block.truth is not None
         X, y, U_star = block.X[:, self.final], block.y[:, self.final], block.truth.U_star
-        return {"alone": lstsq(block.X, block.y), "oracle": fit_heads(U_star, X, y) @ U_star.T}
-
-    # What all share.
-
-    def to_client(self) -> Client:
-        """As Flower's loop calls it."""
-        return FlowerClient(self)
-
-    def fit(
-        self, parameters: NDArrays, config: dict[str, Scalar]
-    ) -> tuple[NDArrays, int, dict[str, Scalar]]:
-        """The cohort's sums of clipped contributions and, where asked for, where their norms lie."""
-        task = self.tasks()[str(config["task"])]
-        clips = np.frombuffer(config["clip"]) if config["release"] else np.ones(1)  # type: ignore[arg-type]
-        measure = MEASURES.get(str(config["measure"]))
-        totals: dict[int, Any] = {}
-        counts: dict[int, Any] = {}
-        with np.errstate(all="ignore"):  # a user whose own numbers overflow contributes nothing
-            for block in self.portions(str(config["task"]), self._asked(config)):
-                mine = task(block, parameters, config)
-                for i, part in enumerate(mine if isinstance(mine, tuple) else (mine,)):
-                    clip = float(clips[min(i, len(clips) - 1)])
-                    total, norms = (Dense(part) if isinstance(part, np.ndarray) else part).clipped(
-                        clip
-                    )
-                    totals[i] = totals.get(i, 0.0) + total
-                    if measure is not None:
-                        counts[i] = counts.get(i, 0.0) + measure.count(norms, clip)
-        if "sampling" in config and not totals:  # nobody took part, which nobody is to know
-            totals[0] = np.zeros(sum(array.size for array in parameters))
-        sums = [np.asarray(total) for total in totals.values()] if config["release"] else []
-        return sums + list(counts.values()), len(self.cohort), {"step": config["step"]}
-
-    def _asked(self, config: dict[str, Scalar]) -> Ids | None:
-        """Places of those who take part in this step: all (None), by coins of their own, or those of the announced group."""
-        if "sampling" in config:
-            return np.flatnonzero(coins(self.cohort.ids, config))
-        if "group" not in config:
-            return None
-        groups = groups_of(
-            self.cohort.ids, *(int(config[key]) for key in ("users", "groups", "seed"))
-        )
-        return np.flatnonzero(groups == config["group"])
+        return {
+            "alone": lstsq(block.X, block.y),
+            "oracle": fit_heads(U_star, X, y) @ U_star.T,
+        }
 
     def keep(self, shared: NDArrays) -> None:
         """Put every user's own predictor where the user keeps it, if there is such a place."""
@@ -174,10 +171,54 @@ class CohortClient(NumPyClient):
             for block in self.cohort.blocks():
                 self.store.save(block.ids, self.weights(block, shared))
 
+    # What all clients share.
+
+    def tasks(self) -> dict[str, Task]:
+        """Return the tasks of the algorithm and of its initialiser by name."""
+        return {**({} if self.init is None else tasks_of(self.init)), **tasks_of(self)}
+
+    def to_client(self) -> Client:
+        """Return the client as Flower's loop calls it."""
+        return FlowerClient(self)
+
+    def fit(
+        self, parameters: NDArrays, config: dict[str, Scalar]
+    ) -> tuple[NDArrays, int, dict[str, Scalar]]:
+        """Return the cohort's sums of clipped parts and, where asked for, where their norms lie."""
+        told = Announcement.from_config(config)
+        compute = self.tasks()[told.task]
+        clips = told.clips if told.release else (1.0,)
+        measure = MEASURES.get(told.measure)
+        totals: dict[int, Any] = {}
+        counts: dict[int, Any] = {}
+        with np.errstate(all="ignore"):  # a user whose own numbers overflow contributes nothing
+            for block in self.portions(told.task, self._asked(told)):
+                mine = compute(block, parameters, told)
+                for i, part in enumerate(mine if isinstance(mine, tuple) else (mine,)):
+                    clip = clips[min(i, len(clips) - 1)]
+                    held = Dense(part) if isinstance(part, np.ndarray) else part
+                    total, norms = held.clipped(clip)
+                    totals[i] = totals.get(i, 0.0) + total
+                    if measure is not None:
+                        counts[i] = counts.get(i, 0.0) + measure.count(norms, clip)
+        if told.sampling < 1 and not totals:  # nobody took part, which nobody is to know
+            totals[0] = np.zeros(sum(array.size for array in parameters))
+        sums = [np.asarray(total) for total in totals.values()] if told.release else []
+        return sums + list(counts.values()), len(self.cohort), {"step": told.step}
+
+    def _asked(self, told: Announcement) -> Ids | None:
+        """Return the places of users who take part in this step; None means all."""
+        if told.sampling < 1:
+            return np.flatnonzero(coins(self.cohort.ids, told.to_config()))
+        if told.group is None:
+            return None
+        groups = groups_of(self.cohort.ids, told.users, told.groups, told.seed)
+        return np.flatnonzero(groups == told.group)
+
     def evaluate(
         self, parameters: NDArrays, config: dict[str, Scalar]
     ) -> tuple[float, int, dict[str, Scalar]]:
-        """Take the published model; where it is asked for, tell sums of errors over the cohort.
+        """Take the published model; where asked for, return sums of errors over the cohort.
 
         Errors are not private: they are told in simulations only, where the truth is known.
         """
@@ -192,7 +233,6 @@ class CohortClient(NumPyClient):
         for block in self.judged():
             assert block.truth is not None
             errors = {"own": self.own_errors(block, parameters), **self.rival_errors(block)}
-            tally.add(
-                errors, block.truth.scale, getattr(block, "judging", None), getattr(block, "m", 0)
-            )
+            judging, m = getattr(block, "judging", None), getattr(block, "m", 0)
+            tally.add(errors, block.truth.scale, judging, m)
         return tally.sums["own"] / len(self.cohort), len(self.cohort), tally.metrics()

@@ -9,19 +9,19 @@ no class, count for nothing.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from flwr.common import NDArrays, Scalar
 from torch import Tensor
 
-from privfed.algorithm.client import CohortClient, Task
+from privfed.algorithm.announcement import Announcement
+from privfed.algorithm.client import CohortClient, task
 from privfed.data.cohort import Cohort, Ids, draws, is_class
 from privfed.federation.user_state import Memory
-from privfed.foundation.errors import ConfigError, check_number, check_positive, check_whole
+from privfed.foundation.constraints import AT_LEAST_ZERO, POSITIVE, WHOLE, Choice, Number, Whole
 from privfed.foundation.linalg import Array
 from privfed.models.augmentation import augmented
 from privfed.models.low_rank_sgd import LowRank, PersonalNetwork
@@ -30,7 +30,7 @@ from privfed.models.network_updates import Updates
 from privfed.models.sgd import SGD, Course, Explicit
 from privfed.models.softmax_heads import Heads, Labels, descend
 
-AUGMENT = ("never", "final", "always")
+BELOW_ONE = Number(lambda x: 0 <= x < 1, "must be at least 0 and below 1")
 
 
 class NetworkClient(CohortClient):
@@ -44,33 +44,17 @@ class NetworkClient(CohortClient):
         cohort: Cohort,
         init: Any,
         model: Network,
-        lr: float,
-        momentum: float,
-        weight_decay: float,
-        batch: int,
-        local_epochs: int,
-        head_lr: float,
-        head_epochs: int,
-        augment: str,
+        lr: Annotated[float, POSITIVE],
+        momentum: Annotated[float, BELOW_ONE],
+        weight_decay: Annotated[float, AT_LEAST_ZERO],
+        batch: Annotated[int, WHOLE],
+        local_epochs: Annotated[int, WHOLE],
+        head_lr: Annotated[float, POSITIVE],
+        head_epochs: Annotated[int, Whole(0)],
+        augment: Annotated[str, Choice("never", "final", "always")],
         seed: int,
     ) -> None:
         super().__init__(cohort)
-        for key, value in (("algo.lr", lr), ("algo.head_lr", head_lr)):
-            check_positive(key, value)
-        check_number(
-            "algo.momentum", momentum, lambda x: 0 <= x < 1, "must be at least 0 and below 1"
-        )
-        check_number(
-            "algo.weight_decay",
-            weight_decay,
-            lambda x: 0 <= x < math.inf,
-            "must be a number of at least 0",
-        )
-        for key, value, least in (("algo.batch", batch, 1), ("algo.local_epochs", local_epochs, 1)):
-            check_whole(key, value, least)
-        check_whole("algo.head_epochs", head_epochs, 0)
-        if augment not in AUGMENT:
-            raise ConfigError.of("algo.augment", augment, f"must be one of {', '.join(AUGMENT)}")
         self.network, self.batch, self.seed, self.augment = model, batch, seed, augment
         self.local, self.local_epochs = SGD(lr, momentum, weight_decay), local_epochs
         self.head, self.head_epochs = SGD(head_lr, momentum, weight_decay), head_epochs
@@ -83,7 +67,8 @@ class NetworkClient(CohortClient):
 
     # What an algorithm writes.
 
-    def contribute(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Updates:
+    @task("update")
+    def contribute(self, block: Cohort, shared: NDArrays, told: Announcement) -> Updates:
         """The users' changes of the shared parameters, not clipped yet."""
         raise TypeError(f"{type(self).__name__} does not say what a round does")
 
@@ -92,10 +77,6 @@ class NetworkClient(CohortClient):
         raise TypeError(f"{type(self).__name__} does not say how a user predicts")
 
     # What all share.
-
-    def tasks(self) -> dict[str, Task]:
-        """One task."""
-        return {"update": self.contribute}
 
     def fit(
         self, parameters: NDArrays, config: dict[str, Scalar]

@@ -1,133 +1,98 @@
-"""What strategies with networks share: clipped updates, released as one vector, move the shared parameters.
+"""The server side of algorithms with networks: clipped updates move the shared parameters.
 
-    theta   shared parameters             zeta   clip norm of a user's update        eta_g   server's step size
-    G       mean of the clipped updates,  p_g    probability with which a user takes part in a round
-            released with noise
+    theta   shared parameters                 zeta    clip norm of a user's update
+    G       mean of the clipped updates,      eta_g   step size of the server
+            released with noise as one vector p_g     probability with which a user takes part
 
     each round:  v <- beta v + G,  theta <- theta + eta_g v
 
-Noise: with everybody taking part, one user moves the sum by at most 2 zeta (replace-one), and T rounds compose exactly. With
-p_g < 1 every user throws a coin of its own (Poisson sampling), and rounds are accounted as subsampled Gaussians. The divisor is
-the expected number p_g n, never how many took part. Momentum beta and averaging the last rounds are post-processing.
+Privacy: with everybody taking part, one user moves the sum by at most 2 zeta (replace-one), and T
+rounds compose exactly. With p_g < 1 every user throws a coin of its own (Poisson sampling), and
+rounds are accounted as subsampled Gaussians. The divisor is the expected number p_g n, never the
+number of users who took part. Momentum beta and averaging the last rounds are post-processing.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from typing import Annotated
 
 import numpy as np
-from flwr.common import Scalar
 
-from privfed.algorithm.phases import Step
+from privfed.algorithm.phases import Everybody, Phase, Poisson, Sum
 from privfed.algorithm.strategy import PrivateStrategy
 from privfed.federation.federation import Federation
-from privfed.foundation.errors import ConfigError, check_number, check_positive
+from privfed.foundation.constraints import POSITIVE, Number, Rounds
 from privfed.foundation.linalg import Array
 from privfed.models.network import Network
-from privfed.privacy.accounting import sampled_mu
-from privfed.privacy.clip_norms import AUTO
-from privfed.privacy.ledger import ADD_REMOVE
+from privfed.privacy.settings import Clip
+
+BELOW_ONE = Number(lambda x: 0 <= x < 1, "must be at least 0, below 1")
+PROBABILITY = Number(lambda x: 0 < x <= 1, "must be a probability above 0")
 
 
 class NetworkStrategy(PrivateStrategy):
     """Noisy steps along the users' mean update."""
 
-    task = "update"
-    uses_init = False
     whole = True
     """Whether the head is shared as well."""
 
     def __init__(
         self,
         federation: Federation,
-        rounds: int,
-        clip: float | str,
+        rounds: Rounds,
+        clip: Clip,
         model: Network,
-        eta: float,
-        server_momentum: float,
-        average: float,
-        sampling: float,
+        eta: Annotated[float, POSITIVE],
+        server_momentum: Annotated[float, BELOW_ONE],
+        average: Annotated[float, BELOW_ONE],
+        sampling: Annotated[float, PROBABILITY],
     ) -> None:
-        self.eta = check_positive("algo.eta", eta)
-        self.beta = check_number(
-            "algo.server_momentum",
-            server_momentum,
-            lambda x: 0 <= x < 1,
-            "must be at least 0, below 1",
-        )
-        self.averaged = check_number(
-            "algo.average", average, lambda x: 0 <= x < 1, "must be at least 0, below 1"
-        )
-        self.sampling = check_number(
-            "algo.sampling", sampling, lambda x: 0 < x <= 1, "must be a probability above 0"
-        )
-        self.sizes = model.sizes(self.whole)
-        self.names = tuple(model.names(self.whole))
-        self.start = model.initial(federation.seed, self.whole)
-        self.iterate = np.concatenate([array.ravel() for array in self.start])
+        super().__init__(federation)
+        self.rounds, self.clip, self.model = rounds, clip, model
+        self.eta, self.beta, self.averaged, self.sampling = eta, server_momentum, average, sampling
+        self.publishes = tuple(model.names(self.whole))
+
+    def start(self) -> list[Array]:
+        """Return a public random network."""
+        shared = self.model.initial(self.federation.seed, self.whole)
+        self.iterate = np.concatenate([array.ravel() for array in shared])
         self.velocity = np.zeros_like(self.iterate)
         self.total, self.added = np.zeros_like(self.iterate), 0.0
-        super().__init__(federation, rounds, clip)
+        return shared
 
-    def initial(self) -> list[Array]:
-        """A public random network."""
-        return self.start
+    def phases(self) -> list[Phase]:
+        """Return T rounds; all parameters travel in one vector."""
+        G = Sum(self.size, self.clip)
+        who = Poisson(self.sampling) if self.sampling < 1 else Everybody()
+        return [
+            Phase("update", G, self.update, self.rounds, participants=who, announce=self.rounds_at)
+        ]
 
-    def shape(self) -> tuple[int, ...]:
-        """All parameters in one vector."""
+    def size(self) -> tuple[int, ...]:
+        """Return the shape of a user's update."""
         return self.iterate.shape
 
-    def steps(self) -> list[Step]:
-        """The rounds; sampled ones cost what fills the budget."""
-        ledger, settings = self.federation.gate.ledger, self.federation.privacy
-        if self.sampling < 1 and self.clips[self.task] == AUTO:
-            key = "privacy.clip" if settings.clip == AUTO else "algo.clip"
-            raise ConfigError.of(
-                key, AUTO, f"is for algo.sampling=1, not for algo.sampling={self.sampling}"
-            )
-        plan = super().steps()
-        if self.sampling == 1:
-            return plan
-        if settings.noise_multiplier is not None:
-            mu = 1.0 / settings.noise_multiplier
-        else:
-            budget = ledger.budget
-            replaced = budget.neighbouring != ADD_REMOVE
-            mu = sampled_mu(budget.epsilon, budget.delta, self.sampling, self.rounds, replaced)
-        return [replace(step, mu=mu) for step in plan]
-
-    def announcement(self, step: Step) -> dict[str, Scalar]:
-        """With the probability of taking part, where that is not 1."""
-        config = super().announcement(step)
-        if self.sampling < 1:
-            config |= {
-                "sampling": self.sampling,
-                "secret": not self.federation.gate.source.repeatable,
-            }
-        return config
-
-    def announced(self, step: Step) -> list[Array]:
-        """Where the rounds are; the published model may be an average."""
+    def rounds_at(self) -> list[Array]:
+        """Return where the rounds are; the published model may be an average of them."""
         return self.parameters(self.iterate)
 
-    def step(self, t: int, mean: Array, **_: Any) -> None:
+    def update(self, t: int, G: Array) -> list[Array]:
         """theta <- theta + eta_g v."""
-        self.velocity = self.beta * self.velocity + mean
+        self.velocity = self.beta * self.velocity + G
         self.iterate = self.iterate + self.eta * self.velocity
         if t > (1 - self.averaged) * self.rounds:
             self.total, self.added = self.total + self.iterate, self.added + 1
-        self.shared = self.parameters(self.total / self.added if self.added else self.iterate)
+        return self.parameters(self.total / self.added if self.added else self.iterate)
 
     def parameters(self, flat: Array) -> list[Array]:
-        """A vector as the arrays of the network."""
-        edges = np.cumsum([int(np.prod(size)) for size in self.sizes])[:-1]
-        return [
-            part.reshape(size) for part, size in zip(np.split(flat, edges), self.sizes, strict=True)
-        ]
+        """Return a vector as the arrays of the network."""
+        sizes = self.model.sizes(self.whole)
+        edges = np.cumsum([int(np.prod(size)) for size in sizes])[:-1]
+        parts = np.split(flat, edges)
+        return [part.reshape(size) for part, size in zip(parts, sizes, strict=True)]
 
     def memory(self) -> dict[str, Array]:
-        """Iterate, velocity and the running sum of the average."""
+        """Return iterate, velocity and the running sum of the average."""
         added = np.array(self.added)
         return {
             "iterate": self.iterate,
@@ -138,7 +103,6 @@ class NetworkStrategy(PrivateStrategy):
 
     def recall(self, memory: dict[str, Array]) -> None:
         """Take them back."""
-        self.iterate, self.velocity, self.total = (
-            memory[name] for name in ("iterate", "velocity", "total")
-        )
+        names = ("iterate", "velocity", "total")
+        self.iterate, self.velocity, self.total = (memory[name] for name in names)
         self.added = float(memory["added"])

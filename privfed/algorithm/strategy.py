@@ -1,14 +1,27 @@
-"""The base of all strategies: takes every step of an algorithm's plan through one Flower round.
+"""The server side of every algorithm: takes each step of the plan through one Flower round.
 
-Announce, collect the nodes' sums, clip them again, add up, release through the gate, and let the algorithm update its shared
-parameters from the released mean over the public number of users.
+Announce the step, collect the sums of the nodes, clip them again, add them up, release the total
+through the noise gate, and let the phase update the shared parameters with what was released.
+
+What an algorithm writes (nothing else is meant to be overridden):
+
+    publishes      names of the arrays of the published model
+    relations      neighbouring relations for which its sensitivities are known
+    guarantee      what the guarantee rests on, where that depends on settings
+    start()        the shared parameters before anything is released: public
+    phases()       what is asked, released and done with it, in order
+    notes()        what a reader of the result should know besides the numbers
+    memory()       what later rounds need besides the shared parameters: public arrays by name
+    recall()       takes the memory of an interrupted run back
+    diagnostics()  further figures of a simulation
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,42 +38,256 @@ from flwr.server.client_manager import ClientManager
 from flwr.server.client_proxy import ClientProxy
 from flwr.server.strategy import Strategy
 
-from privfed.algorithm.phases import Step
+from privfed.algorithm.announcement import Announcement
+from privfed.algorithm.initialiser import Initialiser
+from privfed.algorithm.phases import (
+    EACH,
+    LAST,
+    GaussianStatistic,
+    Phase,
+    Step,
+    current,
+    plan,
+)
 from privfed.algorithm.replies import judgements, totals_of
-from privfed.algorithm.steps_of import Algorithm, Clip
 from privfed.federation.federation import Federation
-from privfed.foundation.errors import PrivfedError, RefutedError
+from privfed.foundation.errors import ConfigError, PrivfedError, RefutedError
 from privfed.foundation.linalg import Array
-from privfed.privacy.accounting import GaussianRelease, Release
-from privfed.privacy.clip_norms import MEASURES
+from privfed.privacy.accounting import GaussianRelease, Planned, Release
+from privfed.privacy.bounds import Bound, NormBound
+from privfed.privacy.clip_norms import AUTO, MEASURES
+from privfed.privacy.clipping import clamp, clip
+from privfed.privacy.neighbouring import ADD_REMOVE, REPLACE_ONE
+from privfed.privacy.settings import CLIP_NORM, Clip
 
 RESUME = "what was released is kept; go on with --resume"
 
 
-class PrivateStrategy(Algorithm, Strategy):
-    """A Flower strategy; what an algorithm writes is listed in `privfed/algorithm/steps_of.py`."""
+class PrivateStrategy(Strategy):
+    """Runs the phases of an algorithm under the federation's privacy budget.
 
-    def __init__(
-        self, federation: Federation, rounds: int, clip: Clip | Mapping[str, Clip]
-    ) -> None:
-        super().__init__(federation, rounds, clip)
+    A subclass stores its settings in its constructor, in any order, and describes the algorithm in
+    `phases`. `prepare` is called once afterwards, before the first round.
+    """
+
+    publishes: tuple[str, ...] = ("U",)
+    relations: tuple[str, ...] = (REPLACE_ONE, ADD_REMOVE)
+    guarantee: str | None = None
+
+    def __init__(self, federation: Federation) -> None:
+        self.federation = federation
+        self.shared: list[Array] = []
+        """The shared parameters: public, and after the last step the published model."""
+        self.clips: dict[str, Clip] = {}
+        """Clip norm of each sum, as of now; `auto` until it was measured."""
+        self.plan: list[Step] = []
+        """Every step of the run with its cost."""
         self.done = 0
-        """Steps of the plan that are over, in this process or, when a run was resumed, before it."""
+        """Number of steps that are over, in this process or before the run was resumed."""
+        self.started = False
+        """Whether `shared` holds a model, rather than something that is still being prepared."""
         self.sums: dict[str, Any] = {}
+        """Errors of a simulation, summed over users after the last step."""
         self._clock = 0.0
+
+    # What an algorithm writes.
+
+    def start(self) -> list[Array]:
+        """Return the shared parameters before anything is released; the initialiser's by default."""
+        return self.initialiser.start(self.federation)
+
+    def phases(self) -> list[Phase]:
+        """Return the phases of the algorithm; none releases nothing."""
+        return []
+
+    def notes(self) -> list[str]:
+        """Return what a reader of the result should know besides the numbers."""
+        return []
+
+    def memory(self) -> dict[str, Array]:
+        """Return what later rounds need besides shared parameters and clip norms: public."""
+        return {}
+
+    def recall(self, memory: dict[str, Array]) -> None:
+        """Take the memory of an interrupted run back."""
+
+    def diagnostics(self, data: Any) -> dict[str, float]:
+        """Return further figures of a simulation, from the model and fresh public users."""
+        return {}
+
+    # What algorithms use.
+
+    @property
+    def initialiser(self) -> Initialiser:
+        """The configured initialiser, if it gives what this algorithm starts from."""
+        init: Initialiser = self.federation.init
+        if set(init.gives) != set(self.publishes):
+            gives, needs = ", ".join(init.gives), ", ".join(self.publishes)
+            raise ConfigError(
+                f"init: the chosen initialiser gives {gives}, but this algorithm starts from {needs}"
+            )
+        return init
+
+    def after_initialiser(self, *phases: Phase) -> list[Phase]:
+        """Return the initialiser's phases and the given ones, with the budget split between them.
+
+        The initialiser has `privacy.init_share`; `phases` share the rest as they say.
+        """
+        first = self.initialiser.phases(self.federation)
+        if not first:
+            return list(phases)
+        share = self.federation.privacy.init_share
+        rest = sum(phase.share for phase in phases)
+        return [
+            *(replace(phase, share=share * phase.share) for phase in first),
+            *(replace(phase, share=(1 - share) * phase.share / rest) for phase in phases),
+        ]
+
+    def noise_std(self, name: str) -> float:
+        """Return the standard deviation of the noise in each entry of the mean of a sum.
+
+        Meant for updates: it concerns the sum's last release, in the current step.
+        """
+        releases = self.federation.gate.ledger.releases
+        last = next(release for release in reversed(releases) if release.name == name)
+        if not isinstance(last, GaussianRelease):
+            return 0.0
+        groups = self.plan[self.done].phase.groups
+        users = sum(self.federation.asked(groups, last.group).values())
+        return last.std / (last.sampling * users)
+
+    @property
+    def rounds_task(self) -> str:
+        """Name of the task of the last phase, whose rounds are the rounds of the algorithm."""
+        return self.plan[-1].task if self.plan else ""
+
+    @property
+    def planned_rounds(self) -> int:
+        """Number of rounds of the last phase."""
+        return self.plan[-1].phase.rounds if self.plan else 0
+
+    # The plan.
+
+    def prepare(self) -> None:
+        """Fix the plan, the clip norms and the public start; refuse what the budget cannot hold.
+
+        Raises:
+            ConfigError: if settings do not fit together.
+            BudgetError: if the planned releases would exceed the budget.
+        """
+        ledger = self.federation.gate.ledger
+        relation = ledger.budget.neighbouring
+        if relation not in self.relations:
+            known = ", ".join(self.relations)
+            raise ConfigError.of("neighbouring", relation, f"this algorithm knows {known}")
+        phases = self.phases()
+        self.clips = self._configured_clips(phases)
+        self.shared = self.start()
+        self.started = not any(phase.model != EACH for phase in phases)
+        self.plan = plan(phases, self.clips, self.federation.privacy, ledger.budget)
+        costs = [cost for step in self.plan for _, cost in self.costs(step)]
+        ledger.check(costs, f"the {len(costs)} planned releases")
+
+    def _configured_clips(self, phases: Sequence[Phase]) -> dict[str, Clip]:
+        """Clip norms as configured, unless `privacy.clip` says otherwise.
+
+        A number in `privacy.clip` replaces the one clip norm of the algorithm's own rounds; `auto`
+        replaces all.
+        """
+        asked = self.federation.privacy.clip
+        sums = {
+            name: total
+            for phase in phases
+            for name, total in phase.named.items()
+            if total.configurable
+        }
+        own = [total.key for total in sums.values() if not total.key.startswith("init.")]
+        if asked is not None and phases and not sums:
+            allowed = "there is nothing to clip: what users send has a fixed range"
+            raise ConfigError.of("privacy.clip", asked, allowed)
+        if asked not in (None, AUTO) and len(own) > 1:
+            allowed = f"there are several clip norms; set {', '.join(own)}"
+            raise ConfigError.of("privacy.clip", asked, allowed)
+        clips: dict[str, Clip] = {}
+        for name, total in sums.items():
+            replaced = asked == AUTO or (asked is not None and total.key in own)
+            bound = asked if replaced and asked is not None else total.bound
+            CLIP_NORM.check(total.key, bound)  # type: ignore[arg-type]
+            clips[name] = bound  # type: ignore[assignment]
+        for phase in phases:
+            mine = {total.key: clips.get(name) for name, total in phase.named.items()}
+            if len({bound == AUTO for bound in mine.values()}) > 1:
+                allowed = f"set all of {', '.join(mine)} to auto, or none"
+                raise ConfigError.of(next(iter(mine)), AUTO, allowed)
+            if AUTO in mine.values() and phase.sampling < 1:
+                key = "privacy.clip" if asked == AUTO else next(iter(mine))
+                allowed = f"is for algo.sampling=1, not for algo.sampling={phase.sampling}"
+                raise ConfigError.of(key, AUTO, allowed)
+        return clips
+
+    def bound(self, step: Step, name: str) -> Bound:
+        """Return the bound of one user's part of a sum, as of now."""
+        total = step.phase.named[name]
+        if total.configurable:
+            return NormBound(float(self.clips[name]))
+        return current(total.bound, step.round)
+
+    def shapes(self, step: Step) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each sum of a step by name, as of now."""
+        return {name: current(total.shape) for name, total in step.phase.named.items()}
+
+    def costs(self, step: Step) -> list[tuple[str, Planned]]:
+        """Return what a step releases, by name, with the cost of each release."""
+        planned = []
+        for name in step.phase.named if step.releases else ():
+            mu = self._mu(step.mu, step.phase.part(name))
+            cost = Planned(mu, step.epsilon, step.group, step.phase.sampling)
+            planned.append((name, cost))
+        for name in step.phase.named if step.measure else ():
+            mu = self._mu(step.measure, 1.0 / len(step.phase.named))
+            planned.append((f"{name} clip norm", Planned(mu, 0.0, step.group)))
+        return planned
+
+    def _mu(self, total: float, part: float) -> float:
+        """Cost of one of several sums; each costs the same where the noise is fixed."""
+        fixed = self.federation.privacy.noise_multiplier is not None
+        return total if fixed else total * math.sqrt(part)
+
+    def announcement(self, step: Step) -> Announcement:
+        """Return the settings of a step, as nodes are told them."""
+        phase = step.phase
+        clips = [
+            0.0 if self.clips.get(name) == AUTO else self.bound(step, name).clip
+            for name in phase.named
+        ]
+        told = Announcement(
+            self.done + 1,
+            step.task,
+            step.round,
+            self.federation.seed,
+            tuple(clips),
+            step.releases,
+            step.question,
+        )
+        if step.group is not None:
+            told = replace(told, users=self.federation.n, groups=phase.groups, group=step.group)
+        if phase.sampling < 1:
+            secret = not self.federation.gate.source.repeatable
+            told = replace(told, sampling=phase.sampling, secret=secret)
+        return told
+
+    # Flower's interface.
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
         """Wait for the whole registered population, then start from public parameters."""
-        nodes = self.federation.nodes
-        complete = client_manager.wait_for(len(nodes), math.ceil(self.federation.join_timeout))
-        # A resumed run may go on without those it had lost before; its steps look for a quorum themselves.
-        if not complete and not (
-            self.done
-            and self._present(client_manager) >= self.federation.quorum * self.federation.n
-        ):
+        nodes, timeout = self.federation.nodes, self.federation.join_timeout
+        complete = client_manager.wait_for(len(nodes), math.ceil(timeout))
+        # A resumed run may go on without nodes it had lost; each step looks for a quorum itself.
+        enough = self._present(client_manager) >= self.federation.quorum * self.federation.n
+        if not complete and not (self.done and enough):
             raise PrivfedError(
                 f"only {client_manager.num_available()} of {len(nodes)} nodes joined within "
-                f"{self.federation.join_timeout:g} s; {RESUME if self.done else 'nothing was released'}"
+                f"{timeout:g} s; {RESUME if self.done else 'nothing was released'}"
             )
         self.federation.ready = time.perf_counter()
         return ndarrays_to_parameters(self.shared)
@@ -68,33 +295,16 @@ class PrivateStrategy(Algorithm, Strategy):
     def configure_fit(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, FitIns]]:
-        """Announce the step to every registered node that has users to ask: parameters, task, clip norms, seed."""
+        """Announce the step to every registered node that has users to ask."""
         if self.done >= len(self.plan):
             return []
         self._clock = time.perf_counter()
         step = self.plan[self.done]
-        asked = self.federation.asked(self.groups, step.group)
+        asked = self.federation.asked(step.phase.groups, step.group)
         self._wait_for_quorum(client_manager, asked)
-        ins = FitIns(ndarrays_to_parameters(self.announced(step)), self.announcement(step))
+        told = self.shared if step.phase.announce is None else step.phase.announce()
+        ins = FitIns(ndarrays_to_parameters(told), self.announcement(step).to_config())
         return [(node, ins) for node in self._registered(client_manager) if asked[node.cid]]
-
-    def announcement(self, step: Step) -> dict[str, Scalar]:
-        """The settings of a step, as users are told them."""
-        bounds = [self.clips[name] for name in self.sums_of(step)]
-        config: dict[str, Scalar] = {
-            "step": self.done + 1,
-            "task": step.task,
-            "round": step.round,
-            "seed": self.federation.seed,
-            "clip": np.array(
-                [0.0 if isinstance(bound, str) else float(bound) for bound in bounds]
-            ).tobytes(),
-            "release": step.releases,
-            "measure": step.question,
-        }
-        if step.group is not None:
-            config |= {"users": self.federation.n, "groups": self.groups, "group": step.group}
-        return config
 
     def aggregate_fit(
         self,
@@ -105,21 +315,22 @@ class PrivateStrategy(Algorithm, Strategy):
         """Clip again, add up, release, divide by the public number of users, update."""
         self._stop_on(failures)
         step, ledger = self.plan[self.done], self.federation.gate.ledger
-        asked = self.federation.asked(self.groups, step.group)
+        asked = self.federation.asked(step.phase.groups, step.group)
         n = sum(asked.values())
-        parts = self.sums_of(step)
+        names = list(step.phase.named)
         measure = MEASURES.get(step.question)
-        wanted = (
-            [(shape, float(self.clips[name])) for name, shape in parts.items()]
-            if step.releases
-            else []
-        )
+        wanted: list[tuple[tuple[int, ...], float]] = []
+        if step.releases:
+            shapes = self.shapes(step)
+            wanted += [(shapes[name], self.bound(step, name).clip) for name in names]
         if measure is not None:
-            wanted += [((measure.size,), measure.bound)] * len(parts)
-        totals, present = totals_of(results, wanted, asked, self.bounded, self.done + 1)
+            wanted += [((measure.size,), measure.bound.clip)] * len(names)
+        bounded = clamp if step.phase.selects else clip
+        totals, present = totals_of(results, wanted, asked, bounded, self.done + 1)
         if present < self.federation.quorum * n:
             raise PrivfedError(
-                f"only {present} of {n} users answered in step {self.done + 1}; it was not released, {RESUME}"
+                f"only {present} of {n} users answered in step {self.done + 1}; it was not "
+                f"released, {RESUME}"
             )
         row: dict[str, Any] = {
             "step": self.done + 1,
@@ -129,12 +340,14 @@ class PrivateStrategy(Algorithm, Strategy):
         }
         if step.releases:
             made = len(ledger.releases)
-            self._update(step, dict(zip(parts, totals, strict=False)), n)
+            released = self.release(step, dict(zip(names, totals, strict=False)), n)
             first = self._charged(step, ledger.releases[made:])
             if isinstance(first, GaussianRelease):
-                row |= {"clip": first.clip, "noise_std": first.std / (first.sampling * n)}
+                noise = first.std / (first.sampling * n)
+                row |= {"clip": first.clip, "noise_std": noise}
+            self.apply(step, released)
         if measure is not None:
-            self._measure(step, dict(zip(parts, totals[-len(parts) :], strict=True)), n)
+            self._measure(step, dict(zip(names, totals[-len(names) :], strict=True)), n)
         if not all(np.isfinite(x).all() for x in self.shared):
             raise PrivfedError(
                 f"the shared parameters stopped being finite in step {self.done + 1} ({step.task})"
@@ -142,28 +355,61 @@ class PrivateStrategy(Algorithm, Strategy):
         self._finish(row | {"epsilon": ledger.epsilon, "missing_users": n - present})
         return ndarrays_to_parameters(self.shared), {}
 
-    def _update(self, step: Step, sums: dict[str, Array], n: int) -> None:
-        """The algorithm's own step, or the initialiser's."""
-        if step.task == self.task:
-            self.step(step.round, *self.release(step, sums, n))
-            return
-        mean = self.init.release(
-            self.federation, step, sums[step.task], float(self.clips[step.task]), n
-        )
-        self.shared = self.init.step(self.federation, step.round, self.shared, mean)
-        self.started = step.round == self.init.rounds
+    def release(self, step: Step, sums: dict[str, Array], users: int) -> list[Any]:
+        """Pass the sums of a step through the noise gate.
 
-    def _charged(self, step: Step, releases: Sequence[Release]) -> Release | None:
-        """The first of the releases that a step made; one that made none has taken what was not paid for."""
+        Args:
+            step: the step.
+            sums: totals over all nodes by name.
+            users: public number of users who were asked.
+
+        Returns:
+            What the phase's update is given: one mean per sum, or the index that was selected.
+        """
+        gate, phase = self.federation.gate, step.phase
+        released: list[Any] = []
+        for name, total in sums.items():
+            bound = self.bound(step, name)
+            if phase.selects:
+                released.append(
+                    gate.select(name, total, bound=bound, epsilon=step.epsilon, round=step.round)
+                )
+                continue
+            if isinstance(phase.mechanism, GaussianStatistic):
+                total = users * phase.mechanism.of(step.round, total / users)
+                bound = phase.mechanism.bound(step.round)
+            mu = self._mu(step.mu, phase.part(name))
+            noised = gate.release(
+                name,
+                total,
+                bound=bound,
+                mu=mu,
+                round=step.round,
+                group=step.group,
+                sampling=phase.sampling,
+            )
+            released.append(noised / (phase.sampling * users))
+        return released
+
+    def apply(self, step: Step, released: list[Any]) -> None:
+        """Update the shared parameters with what a step released."""
+        self.shared = step.phase.update(step.round, *released)
+        over = step.round == step.phase.rounds
+        if step.phase.model == EACH or (step.phase.model == LAST and over):
+            self.started = True
+
+    def _charged(self, step: Step, releases: Sequence[Release]) -> Release:
+        """Return the first release of a step; a step without one has used data unpaid for."""
         if not releases:
             raise RefutedError(
-                f"step {self.done + 1} ({step.task}) used users' data without a release in the ledger; stopped"
+                f"step {self.done + 1} ({step.task}) used users' data without a release in the "
+                "ledger; stopped"
             )
         return releases[0]
 
     def _measure(self, step: Step, counts: dict[str, Array], n: int) -> None:
-        """The next clip norms, from the released counts of contribution norms."""
-        measure, mu = MEASURES[step.question], self._mu(step.measure, list(counts))
+        """Set the next clip norms from the released counts of contribution norms."""
+        measure, mu = MEASURES[step.question], self._mu(step.measure, 1.0 / len(counts))
         for name, count in counts.items():
             answer = self.federation.gate.release(
                 f"{name} clip norm",
@@ -177,7 +423,7 @@ class PrivateStrategy(Algorithm, Strategy):
             self.clips[name] = measure.clip(answer, n, self.federation.privacy.quantile, last)
 
     def _finish(self, row: dict[str, Any]) -> None:
-        """The step is over: judge what is published, and tell whoever keeps the record."""
+        """End the step: judge what is published, and tell whoever keeps the record."""
         row["seconds"] = time.perf_counter() - self._clock
         self.done += 1
         if self.federation.validate is not None and self.started:
@@ -187,7 +433,7 @@ class PrivateStrategy(Algorithm, Strategy):
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager
     ) -> list[tuple[ClientProxy, EvaluateIns]]:
-        """After the last step: send the published model, and in a simulation ask for the users' summed errors (not private)."""
+        """Send the published model after the last step; a simulation asks for summed errors."""
         judged, sent = self.federation.personal, self.federation.publish
         if self.done < len(self.plan) or not (judged or sent):
             return []
@@ -200,27 +446,26 @@ class PrivateStrategy(Algorithm, Strategy):
         results: list[tuple[ClientProxy, EvaluateRes]],
         failures: list[tuple[ClientProxy, EvaluateRes] | BaseException],
     ) -> tuple[float | None, dict[str, Scalar]]:
-        """Add up the simulation's errors."""
+        """Add up the errors of a simulation."""
         self._stop_on(failures)
         if self.federation.personal:
             self.sums = judgements(results, self.federation.asked(0, None))
         return None, {}
 
     def evaluate(self, server_round: int, parameters: Parameters) -> None:
-        """Nothing here: fresh public users are judged in `aggregate_fit`, where the row of the step is written."""
+        """Do nothing: `aggregate_fit` judges fresh public users and writes the row of the step."""
 
     def _registered(self, client_manager: ClientManager) -> list[ClientProxy]:
         nodes = client_manager.all()
         return [nodes[cid] for cid in self.federation.nodes if cid in nodes]
 
     def _present(self, client_manager: ClientManager) -> int:
-        """Users behind the nodes that are connected."""
-        return sum(
-            len(self.federation.nodes[node.cid]) for node in self._registered(client_manager)
-        )
+        """Number of users behind the nodes that are connected."""
+        nodes = self._registered(client_manager)
+        return sum(len(self.federation.nodes[node.cid]) for node in nodes)
 
     def _wait_for_quorum(self, client_manager: ClientManager, asked: dict[str, int]) -> None:
-        """Nobody is asked before enough users can answer; who stays away too long stops the run, with nothing lost."""
+        """Wait until enough users can answer; too long an absence stops the run, nothing lost."""
         enough = self.federation.quorum * sum(asked.values())
         deadline = time.monotonic() + self.federation.rejoin_timeout
 
@@ -235,7 +480,7 @@ class PrivateStrategy(Algorithm, Strategy):
             time.sleep(0.05)
 
     def _stop_on(self, failures: list[Any]) -> None:
-        """Stop on any failure if strict, otherwise on what a runtime has found to be a mistake and no lost node."""
+        """Stop on any failure if strict, otherwise on mistakes that are not lost nodes."""
         grave = (
             failures
             if self.federation.strict

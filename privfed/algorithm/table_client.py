@@ -12,21 +12,25 @@ has to be known.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from flwr.common import NDArrays
 from numpy.typing import NDArray
 
-from privfed.algorithm.client import CohortClient, Task
+from privfed.algorithm.announcement import Announcement
+from privfed.algorithm.client import CohortClient, task
 from privfed.data.tables.ragged_cohort import Block, Codes, RaggedCohort
 from privfed.data.tables.schema import expand
-from privfed.foundation.errors import check_number
+from privfed.foundation.constraints import Number
 from privfed.foundation.linalg import Array
 from privfed.models import ridge
 from privfed.models.table_model import LIMIT, PARTS, TableModel, outputs, unscaled
 from privfed.privacy.clip_norms import NORMS
 
+RIDGE = Number(lambda x: 1e-6 <= x <= 1e6, "must lie between 1e-6 and 1e6")
+"""At such a strength no user's rows, however alike, make its equations singular, which would stop all
+other users of the node, too."""
 OFFSET = 2.0
 """Length of the constant feature in local solutions, in units of a row's: personal offsets are hardly shrunk."""
 
@@ -37,15 +41,11 @@ MOST = 1e80
 class TableClient(CohortClient):
     """Global model and personal offset; an algorithm adds its tasks and how heads are fitted."""
 
-    def __init__(self, cohort: RaggedCohort, init: Any, ridge: float) -> None:
-        super().__init__(cohort)  # type: ignore[arg-type]
+    def __init__(self, cohort: RaggedCohort, init: Any, ridge: Annotated[float, RIDGE]) -> None:
+        super().__init__(cohort)
         self.schema = cohort.schema
-        self.ridge = check_ridge("algo.ridge", ridge)
+        self.ridge = ridge
         self.columns = unscaled(self.schema)
-
-    def tasks(self) -> dict[str, Task]:
-        """The tasks that all algorithms have."""
-        return {"magnitudes": self.magnitudes, "locate": self.locate, "global": self.solutions}  # type: ignore[dict-item]
 
     def blocks(self, users: Any = None) -> Iterator[Any]:
         """Users with equal numbers of rows, some at a time."""
@@ -57,14 +57,16 @@ class TableClient(CohortClient):
 
     # Scales of columns.
 
-    def magnitudes(self, block: Block, shared: NDArrays, config: dict[str, Any]) -> Array:
+    @task
+    def magnitudes(self, block: Block, shared: NDArrays, told: Announcement) -> Array:
         """Shares of the rows by power of two for each column without bounds (B, c, bins); zeros are left out."""
         values, there = self._values(block)
         return shares(
             np.frexp(np.abs(values))[1] - 1 - NORMS.bottom, there & (values != 0), NORMS.size
         )
 
-    def locate(self, block: Block, shared: NDArrays, config: dict[str, Any]) -> Array:
+    @task
+    def locate(self, block: Block, shared: NDArrays, told: Announcement) -> Array:
         """Shares of the rows by place in the interval centre +- spread (B, c, PARTS).
 
         What lies outside counts at its ends where one is still looking for the values, and later not at all: tails that
@@ -73,7 +75,7 @@ class TableClient(CohortClient):
         values, there = self._values(block)
         low, width = (shared[0] - shared[1])[self.columns], 2 * shared[1][self.columns] / PARTS
         place = np.floor((values - low) / width)
-        seen = there & ((config["round"] == 1) | ((place >= 0) & (place < PARTS)))
+        seen = there & ((told.round == 1) | ((place >= 0) & (place < PARTS)))
         return shares(np.clip(place, 0, PARTS - 1).astype(np.int64), seen, PARTS)
 
     def _values(self, block: Block) -> tuple[Array, Any]:
@@ -99,7 +101,8 @@ class TableClient(CohortClient):
         constant = np.broadcast_to(length[:, None, None], (*X.shape[:2], 1))
         return ridge.influences(np.concatenate([constant, X], axis=2), strength * square), length
 
-    def solutions(self, block: Block, shared: NDArrays, config: dict[str, Any]) -> Array:
+    @task("global")
+    def solutions(self, block: Block, shared: NDArrays, told: Announcement) -> Array:
         """Each user's ridge solution (B, 1 + d, C)."""
         _, X, R = self.encoded(block, shared)
         H, length = self.influences(X, self.ridge)
@@ -168,11 +171,6 @@ class TableClient(CohortClient):
             block,
             public.losses(scores, block.held.y) if labels else (scores[:, 0] - block.held.y) ** 2,
         )
-
-
-def check_ridge(key: str, ridge: float) -> float:
-    """A strength at which no user's rows, however alike, make its equations singular, which would stop all others' too."""
-    return check_number(key, ridge, lambda x: 1e-6 <= x <= 1e6, "must lie between 1e-6 and 1e6")
 
 
 def shares(places: NDArray[Any], there: NDArray[np.bool_], size: int) -> Array:

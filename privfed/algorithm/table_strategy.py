@@ -1,13 +1,16 @@
-"""Tables, server side: scales of columns, then one global model, both released; algorithms go on from there.
+"""The server side of algorithms on tables: scales of columns, then one global model.
 
-    magnitudes   how many values are of which power of two, for each column without public bounds: +-B up to where half are
-    locate       how many lie in which 64th of that interval: the narrowest part of it with half of them; twice
+    magnitudes   number of values per power of two, for each column without public bounds; the
+                 interval +-B reaches up to where half of the values are
+    locate       number of values in each 64th of that interval; the narrowest part with half of
+                 them; twice
     global       T_w times:  w <- w + 1.5 (mean of the users' ridge solutions to what w leaves over)
 
-For the first two a user adds shares of its rows, at most 1 a column: with c columns a norm of at most sqrt(c), known in
-advance. Ridge solutions never overshoot what they are fitted to, so steps of up to 2 are stable, whatever the data.
+In the first two, a user adds shares of its rows, at most 1 per column: with c columns a norm of at
+most sqrt(c), known in advance. Ridge solutions never overshoot what they are fitted to, so steps of
+up to 2 are stable, whatever the data.
 
-The budget is mu^2, shared as `algo.shares` say between the stages that there are; equally between the rounds of each.
+The budget is mu^2, shared between the phases of a run as `algo.shares` say.
 """
 
 from __future__ import annotations
@@ -15,227 +18,186 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Annotated
 
 import numpy as np
 
-from privfed.algorithm.phases import Step, check_gaussian
-from privfed.algorithm.steps_of import Clip
+from privfed.algorithm.phases import EACH, NEVER, Measurement, Phase, Sum
 from privfed.algorithm.strategy import PrivateStrategy
 from privfed.data.tables.schema import Schema
-from privfed.federation.federation import Federation, check_clip
-from privfed.foundation.errors import ConfigError, check_number, check_whole
+from privfed.federation.federation import Federation
+from privfed.foundation.constraints import WHOLE
+from privfed.foundation.errors import ConfigError, check_positive
 from privfed.foundation.linalg import Array
 from privfed.models.table_model import NAMES, PARTS, TableModel, unscaled
-from privfed.privacy.accounting import GaussianRelease
-from privfed.privacy.clip_norms import AUTO, NORMS
+from privfed.privacy.bounds import NormBound
+from privfed.privacy.clip_norms import NORMS
+from privfed.privacy.settings import Clip
 
 STEP, ZOOMS, HALF = 1.5, 2, 0.5
 MANY = 5
-"""Columns without bounds that the whole share for scales is meant for."""
+"""Number of columns without bounds that the whole share for scales is meant for."""
 QUARTILES = 1.349
-"""Between its quartiles a Gaussian is so many standard deviations wide."""
-ASSUMED = "under the assumption that the names, kinds, categories and labels of the table's columns are public"
+"""Distance of a Gaussian's quartiles, in standard deviations."""
+ASSUMED = (
+    "under the assumption that the names, kinds, categories and labels of the table's columns are "
+    "public"
+)
 
 
 class TableStrategy(PrivateStrategy):
-    """Takes a plan of several tasks; what becomes of a task's released mean is written in a method of that name."""
+    """Scales and a global model; an algorithm adds its phases after them."""
 
-    names, uses_init = NAMES, False
+    publishes = NAMES
+    global_is_model = False
+    """Whether the global model is a model of its own, after each of its rounds."""
 
     def __init__(
         self,
         federation: Federation,
-        rounds: int,
-        global_rounds: int,
+        global_rounds: Annotated[int, WHOLE],
         clip: Mapping[str, Clip],
         shares: Mapping[str, float],
     ) -> None:
+        super().__init__(federation)
         if not isinstance(federation.schema, Schema):
             raise ConfigError("algo: this form of the algorithm is for tables; choose data=table")
-        self.model = TableModel.before(federation.schema)
-        self.columns = unscaled(federation.schema)
-        self.global_rounds = check_whole("algo.global_rounds", global_rounds)
         for name, share in shares.items():
-            check_number(
-                f"algo.shares.{name}",
-                share,
-                lambda x: 0 < x < math.inf,
-                "must be a positive number",
-            )
-        self.parts = dict(shares)
+            check_positive(f"algo.shares.{name}", share)
+        self.schema: Schema = federation.schema
+        self.model = TableModel.before(self.schema)
+        self.columns = unscaled(self.schema)
+        self.global_rounds, self.clip, self.shares = global_rounds, clip, shares
         self.guessed = np.zeros(0)
-        """Of the columns without bounds, those whose scale did not stand out of the noise (1) and those whose did (0)."""
-        super().__init__(federation, rounds, clip)
-        self.started = False
-
-    def initial(self) -> list[Array]:
-        """Public scales."""
-        return self.model.arrays
+        """Per column without bounds: 1 if its scale did not stand out of the noise, else 0."""
 
     @property
     def guarantee(self) -> str | None:  # type: ignore[override]
-        """Names and kinds of columns are published with the model; who did not declare them takes them for public."""
-        return None if self.federation.schema.declared else ASSUMED
+        """Columns' names and kinds are published; unless declared, they are taken for public."""
+        return None if self.schema.declared else ASSUMED
 
-    # The plan.
+    def start(self) -> list[Array]:
+        """Return public scales."""
+        return self.model.arrays
 
-    def stages(self) -> dict[str, int]:
-        """Tasks and how often each is released."""
-        scales = {"magnitudes": 1, "locate": ZOOMS} if self.columns else {}
-        return {**scales, "global": self.global_rounds}
+    def phases(self) -> list[Phase]:
+        """Return the phases for columns without public bounds, and the global model."""
+        phases = []
+        if self.columns:
+            c = len(self.columns)
+            bound = NormBound(math.sqrt(c))
+            less = min(1.0, c / MANY)  # the fewer columns, the less noise hides where they lie
+            phases = [
+                Phase(
+                    "magnitudes",
+                    Sum((c, NORMS.size), bound),
+                    self.set_intervals,
+                    share=self.shares["magnitudes"] * less,
+                    model=NEVER,
+                ),
+                Phase(
+                    "locate",
+                    Sum((c, PARTS), bound),
+                    self.narrow_intervals,
+                    ZOOMS,
+                    share=self.shares["locate"] * less,
+                    model=NEVER,
+                ),
+            ]
+        w = self.clipped_phase("global", self.model.w.shape, self.step_global, self.global_rounds)
+        return [*phases, replace(w, model=EACH if self.global_is_model else NEVER)]
 
-    def steps(self) -> list[Step]:
-        """Every task in turn; before one whose clip norm is `auto`, a step that measures it."""
-        stages = self.stages()
-        settings, total = self.federation.privacy, self.federation.gate.ledger.budget.mu
-        check_gaussian(settings, total)
-        measured = [task for task in stages if self.clips[task] == AUTO]
-        weights = {task: self.parts[task] for task in stages} | {
-            f"{task} clip": self.parts["clip"] for task in measured
-        }
-        for task in weights.keys() & {
-            "magnitudes",
-            "locate",
-        }:  # the fewer columns, the less noise hides where they lie
-            weights[task] *= min(1.0, len(self.columns) / MANY)
-        whole = sum(weights.values())
-
-        def mu(name: str, releases: int) -> float:
-            if settings.noise_multiplier is not None:
-                return 1.0 / settings.noise_multiplier
-            return total * math.sqrt(weights[name] / whole / releases)
-
-        steps = []
-        for task, rounds in stages.items():
-            if task in measured:
-                steps.append(Step(task, 0, measure=mu(f"{task} clip", 1), asks="narrow"))
-            steps += [Step(task, t, mu(task, rounds)) for t in range(1, rounds + 1)]
-        return steps
-
-    def _clips(self, clip: Clip | Mapping[str, Clip]) -> dict[str, Clip]:
-        """Shares have norms known in advance; the others' are configured."""
-        assert isinstance(clip, Mapping)
-        asked = self.federation.privacy.clip
-        if asked not in (None, AUTO):
-            raise ConfigError.of(
-                "privacy.clip",
-                asked,
-                f"there are several clip norms; set algo.clip.{{{','.join(clip)}}}",
-            )
-        own = {
-            name: check_clip(f"algo.clip.{name}", AUTO if asked == AUTO else bound)
-            for name, bound in clip.items()
-        }
-        bound = math.sqrt(max(1, len(self.columns)))
-        return {"magnitudes": bound, "locate": bound, **own}
-
-    def _names(self, task: str) -> list[str]:
-        return [task]
-
-    def sums_of(self, step: Step) -> dict[str, tuple[int, ...]]:
-        """One sum a task."""
-        c = len(self.columns)
-        shapes = {"magnitudes": (c, NORMS.size), "locate": (c, PARTS), "global": self.model.w.shape}
-        return {step.task: shapes[step.task]}
+    def clipped_phase(self, name: str, shape: object, update: object, rounds: int = 1) -> Phase:
+        """Return a phase with the clip norm and the share of this name."""
+        total = Sum(shape, self.clip[name], f"algo.clip.{name}")  # type: ignore[arg-type]
+        measured = Measurement("narrow", share=self.shares["clip"], again=False)
+        return Phase(
+            name,
+            total,
+            update,  # type: ignore[arg-type]
+            rounds,
+            share=self.shares[name],
+            measurement=measured,
+        )
 
     # What becomes of what was released.
 
-    def _update(self, step: Step, sums: dict[str, Array], n: int) -> None:
-        made = len(self.federation.gate.ledger.releases)
-        (mean,) = self.release(step, sums, n)
-        release = self.federation.gate.ledger.releases[made]
-        noise = release.std / n if isinstance(release, GaussianRelease) else 0.0
-        getattr(self, f"take_{step.task}")(step.round, mean, noise)
-        self.shared = self.model.arrays
-
-    def memory(self) -> dict[str, Array]:
-        """Columns whose scale was guessed."""
-        return {"guessed": self.guessed}
-
-    def recall(self, memory: dict[str, Array]) -> None:
-        """The model is what is shared."""
-        self.model, self.guessed = (
-            TableModel.of(self.federation.schema, self.shared),
-            memory["guessed"],
-        )
-
-    @property
-    def notes(self) -> list[str]:
-        """Which scales noise may have made up."""
-        schema = self.federation.schema
-        names = [*(feature.name for feature in schema.numbers), schema.target.name]
-        unsure = (
-            [names[column] for column in np.asarray(self.columns)[self.guessed.astype(bool)]]
-            if self.guessed.size
-            else []
-        )
-        if not unsure:
-            return []
-        return [
-            f"The scale of {', '.join(unsure)} did not stand out of the noise and is a guess, which may ruin the model: give "
-            "public bounds (data.bounds), more users or a larger epsilon."
-        ]
-
-    def take_magnitudes(self, t: int, mean: Array, noise: float) -> None:
-        """Intervals +-B, up to the power of two where half of the values are."""
+    def set_intervals(self, t: int, mean: Array) -> list[Array]:
+        """Set intervals +-B, up to the power of two where half of the values are."""
+        noise = self.noise_std("magnitudes")
         sure = [fullest(column, noise) for column in mean]
         self.guessed = np.array([run is None for run in sure], dtype=np.float64)
         tops = [(run or likeliest(column))[1] for run, column in zip(sure, mean, strict=True)]
-        self.model = self._scaled(np.zeros(len(tops)), 2.0 ** (np.array(tops) + NORMS.bottom))
+        return self._scaled(np.zeros(len(tops)), 2.0 ** (np.array(tops) + NORMS.bottom))
 
-    def take_locate(self, t: int, mean: Array, noise: float) -> None:
-        """Narrower intervals around half of the values, with room on both sides; after the last one centres and spreads."""
+    def narrow_intervals(self, t: int, mean: Array) -> list[Array]:
+        """Narrow intervals around half of the values; after the last time, centre and spread."""
+        noise = self.noise_std("locate")
         centre, half = self.model.centre[self.columns], self.model.spread[self.columns]
-        first, last = np.array([fullest(column, noise) or (0, PARTS) for column in mean]).T
+        runs = [fullest(column, noise) or (0, PARTS) for column in mean]
+        first, last = np.array(runs).T
         low, high = (centre - half + 2 * half * edge / PARTS for edge in (first, last))
         room = 1 / QUARTILES if t == ZOOMS else 1.5
-        self.model = self._scaled((low + high) / 2, np.minimum((high - low) * room, half))
+        return self._scaled((low + high) / 2, np.minimum((high - low) * room, half))
 
-    def take_global(self, t: int, mean: Array, noise: float) -> None:
-        """One step of the global model."""
-        self.model = replace(self.model, w=self.model.w + STEP * mean)
+    def step_global(self, t: int, mean: Array) -> list[Array]:
+        """Take one step of the global model."""
+        return self.publish_model(replace(self.model, w=self.model.w + STEP * mean))
 
-    def _scaled(self, centre: Array, spread: Array) -> TableModel:
+    def publish_model(self, model: TableModel) -> list[Array]:
+        """Make this the model; return its arrays."""
+        self.model = model
+        return model.arrays
+
+    def _scaled(self, centre: Array, spread: Array) -> list[Array]:
         whole = self.model.centre.copy(), self.model.spread.copy()
         for array, values in zip(whole, (centre, spread), strict=True):
             array[self.columns] = values
-        return replace(self.model, centre=whole[0], spread=whole[1])
+        return self.publish_model(replace(self.model, centre=whole[0], spread=whole[1]))
+
+    def memory(self) -> dict[str, Array]:
+        """Return which scales were guessed."""
+        return {"guessed": self.guessed}
+
+    def recall(self, memory: dict[str, Array]) -> None:
+        """Take them back; the model is what is shared."""
+        self.model = TableModel.of(self.schema, self.shared)
+        self.guessed = memory["guessed"]
+
+    def notes(self) -> list[str]:
+        """Say which scales noise may have made up."""
+        names = [*(feature.name for feature in self.schema.numbers), self.schema.target.name]
+        guessed = np.asarray(self.columns)[self.guessed.astype(bool)] if self.guessed.size else []
+        if not len(guessed):
+            return []
+        unsure = ", ".join(names[column] for column in guessed)
+        return [
+            f"The scale of {unsure} did not stand out of the noise and is a guess, which may ruin "
+            "the model: give public bounds (data.bounds), more users or a larger epsilon."
+        ]
 
 
 def fullest(column: Array, noise: float) -> tuple[int, int] | None:
-    """The shortest run of bins first..last-1 that holds half of the values, by noised means (bins,); None: none surely does."""
+    """Return the shortest run of bins first..last-1 that holds half of the values.
+
+    Args:
+        column: noised share of the values per bin, (bins,).
+        noise: standard deviation of the noise per bin.
+
+    Returns:
+        (first, last), or None if no run surely holds half of the values.
+    """
     sums = np.concatenate([[0.0], np.cumsum(column)])
     for width in range(1, len(column) + 1):
         mass = sums[width:] - sums[:-width]
-        if mass.max() >= HALF + 3 * noise * math.sqrt(
-            width
-        ):  # noise that gathers in a run must not pass for values
+        # Noise that gathers in a run must not pass for values.
+        if mass.max() >= HALF + 3 * noise * math.sqrt(width):
             first = int(np.argmax(mass))
             return first, first + width
     return None
 
 
 def likeliest(column: Array) -> tuple[int, int]:
-    """The three bins in a row with most of the values."""
+    """Return the three bins in a row, as first and last + 1, with most of the values."""
     first = int(np.argmax(column[:-2] + column[1:-1] + column[2:]))
     return first, first + 3
-
-
-class Global(TableStrategy):
-    """One global private model with the whole budget: what personal models have to beat."""
-
-    task = "global"
-
-    def __init__(
-        self,
-        federation: Federation,
-        global_rounds: int,
-        clip: Mapping[str, Clip],
-        shares: Mapping[str, float],
-    ) -> None:
-        super().__init__(federation, global_rounds, global_rounds, clip, shares)
-
-    def take_global(self, t: int, mean: Array, noise: float) -> None:
-        """After every step there is a model."""
-        super().take_global(t, mean, noise)
-        self.started = True

@@ -25,7 +25,7 @@ and the distance between them is measured more precisely. Repetitions have indep
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -33,9 +33,9 @@ from typing import Any
 import numpy as np
 from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
 from hydra.utils import instantiate
-from omegaconf import DictConfig
 from threadpoolctl import threadpool_limits
 
+from privfed.config.instantiation import algorithm_settings, filled, without_about
 from privfed.experiment.wiring import Experiment
 from privfed.federation.roster import Member, Roster, new_token
 from privfed.foundation.linalg import Array
@@ -44,7 +44,8 @@ from privfed.privacy.clip_norms import MEASURES
 from privfed.privacy.clipping import SLACK
 from privfed.privacy.exact_sampling import Whole
 from privfed.privacy.gate import NoiseGate
-from privfed.privacy.ledger import ADD_REMOVE, Ledger
+from privfed.privacy.ledger import Ledger
+from privfed.privacy.neighbouring import ADD_REMOVE
 from privfed.privacy.noise import NoiseSource, noise_source
 from privfed.runtimes.inprocess import LocalProxy
 
@@ -55,7 +56,7 @@ EXAMPLES = 10**6
 SPAN = 8
 """Directions lie in so many first coordinates."""
 CANARY, OTHERS = "canary", "others"
-Key = tuple[int, bytes, tuple[Any, ...]]
+Key = tuple[int, tuple[float, ...], tuple[Any, ...]]
 """What replies depend on: the step, its clip norms, and the shapes of its sums, which may follow from what was released."""
 
 
@@ -129,8 +130,9 @@ class Stage:
         self.repetitions = repetitions
         self.silent_every = max(1, min(10, repetitions // 300))
         """Where both other worlds are played, every so many repetitions the canary is also silent."""
-        self._strategy = again(experiment.strategy, cfg.algo.strategy)
-        self._init = again(experiment.federation.init, cfg.init.strategy)
+        settings = filled(cfg.algo.strategy, algorithm_settings(cfg))
+        self._strategy = again(experiment.strategy, settings)
+        self._init = again(experiment.federation.init, filled(cfg.init.strategy, cfg.init))
         self._nodes = {cid: LocalProxy(cid, None) for cid in experiment.nodes}  # type: ignore[arg-type]
         self._asked: dict[Key, tuple[list[Question], dict[str, int]]] = {}
         self._replies: dict[tuple[Key, str], list[tuple[LocalProxy, FitRes]]] = {}
@@ -140,23 +142,20 @@ class Stage:
     @cached_property
     def group(self) -> int | None:
         """The group of users that the canary is in, where there are groups."""
-        groups, federation = self.experiment.strategy.groups, self.experiment.federation
+        plan, federation = self.experiment.strategy.plan, self.experiment.federation
+        groups = max((step.phase.groups for step in plan), default=0)
         return next((g for g in range(groups) if federation.asked(groups, g)[CANARY]), None)
 
     def play(self, strategy: Any, world: str) -> list[tuple[Question, int, float, float]]:
         """One whole run in one world: what every release showed, as (question, round, along, beside)."""
         means: list[Array] = []
         measured: list[Array] = []
-        overhear(strategy, "step", lambda _, t, *given: means.extend(given))
-        if strategy.init is not None:
-            overhear(
-                strategy.init, "step", lambda _, federation, t, shared, mean: means.append(mean)
-            )
+        overhear(strategy, "apply", lambda _, step, released: means.extend(released))
         overhear(strategy.federation.gate, "release", lambda answer, *_: measured.append(answer))
         seen = []
         for step in strategy.plan:
-            config = strategy.announcement(step)
-            key = (strategy.done, config["clip"], tuple(strategy.sums_of(step).items()))
+            clips = strategy.announcement(step).clips
+            key = (strategy.done, clips, tuple(strategy.shapes(step).items()))
             if key not in self._asked or (key, world) not in self._replies:
                 self._prepare(strategy, step, key, world)
             questions, asked = self._asked[key]
@@ -180,8 +179,8 @@ class Stage:
             self._asked.clear()
             self._replies.clear()
         federation = strategy.federation
-        asked = federation.asked(strategy.groups, step.group)
-        questions = list(self.questions(strategy, step, np.frombuffer(key[1])))
+        asked = federation.asked(step.phase.groups, step.group)
+        questions = list(self.questions(strategy, step, key[1]))
         self._asked[key] = questions, asked
         messages = [q.message(world, asked.get(OTHERS, 0)) for q in questions]
         replies = []
@@ -197,9 +196,9 @@ class Stage:
             )
         self._replies[key, world] = replies
 
-    def questions(self, strategy: Any, step: Any, clips: Array) -> Iterator[Question]:
+    def questions(self, strategy: Any, step: Any, clips: Sequence[float]) -> Iterator[Question]:
         """The sums of a step in the order in which they are sent: the algorithm's own, then those that measure norms."""
-        sums = strategy.sums_of(step)
+        sums = strategy.shapes(step)
         if step.releases:
             for (name, shape), clip in zip(sums.items(), clips, strict=True):
                 direction = self.direction(math.prod(shape), step, name)
@@ -211,7 +210,7 @@ class Stage:
                 yield Question(
                     title,
                     (measure.size,),
-                    measure.bound,
+                    measure.bound.clip,
                     self.direction(measure.size, step, title, True),
                     False,
                 )
@@ -246,7 +245,9 @@ class Stage:
             federation = replace(
                 experiment.federation, gate=NoiseGate(ledger, source), init=self._init()
             )
-            played = self.play(self._strategy(federation=federation), world)
+            strategy = self._strategy(federation=federation)
+            strategy.prepare()
+            played = self.play(strategy, world)
             seen[world] = np.array([(along, beside) for _, _, along, beside in played])
         return seen
 
@@ -260,10 +261,10 @@ class Stage:
         }
 
 
-def again(made: Any, node: DictConfig) -> Callable[..., Any]:
+def again(made: Any, node: dict[str, Any]) -> Callable[..., Any]:
     """Makes what was made from this configuration once more, thousands of times, without checking it every time."""
     kind: Callable[..., Any] = type(made)
-    return partial(kind, **instantiate(node, _partial_=True).keywords)
+    return partial(kind, **instantiate(without_about(node), _partial_=True).keywords)
 
 
 def overhear(owner: Any, method: str, note: Callable[..., None]) -> None:

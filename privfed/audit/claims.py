@@ -21,7 +21,7 @@ from privfed.audit.noise_checks import noise_findings
 from privfed.audit.replay import COHORT, SINGLE, Guise, Theatre, with_data, without
 from privfed.audit.transcript import Transcript, differences
 from privfed.foundation.seeding import generator
-from privfed.privacy.ledger import ADD_REMOVE, WEAK
+from privfed.privacy.neighbouring import ADD_REMOVE, WEAK
 
 PLACE = 1
 """Where the user who changes stands in its cohort."""

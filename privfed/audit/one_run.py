@@ -29,7 +29,7 @@ from privfed.foundation.linalg import Array
 from privfed.foundation.seeding import generator
 from privfed.privacy.accounting import GaussianRelease
 from privfed.privacy.clip_norms import MEASURES
-from privfed.privacy.ledger import ADD_REMOVE
+from privfed.privacy.neighbouring import ADD_REMOVE
 from privfed.runtimes.inprocess import LocalProxy
 
 SHARES = (0.02, 0.1, 0.3, 1.0)
@@ -56,16 +56,17 @@ def one_run(experiment: Experiment, coins: Array) -> Array:
             "--one-run: canaries have directions in a sum, but this algorithm releases choices; audit without it"
         )
     absent = experiment.budget.neighbouring == ADD_REMOVE
-    name, shape = next(iter(strategy.shapes().items()))
+    name, shape = next(iter(strategy.shapes(strategy.plan[-1]).items()))
     V = directions(len(coins), math.prod(shape), federation.seed)
     scores, middle = np.zeros(len(coins)), np.zeros(len(coins))
     nodes = [LocalProxy(cid, None) for cid in experiment.nodes]  # type: ignore[arg-type]
     means: list[Array] = []
-    overhear(strategy, "step", lambda _, t, *given: means.extend(given))
+    overhear(strategy, "apply", lambda _, step, released: means.extend(released))
     for step in strategy.plan:
-        config, asked = strategy.announcement(step), federation.asked(strategy.groups, step.group)
-        clips, main = np.frombuffer(config["clip"]), step.task == strategy.task and step.releases
-        shapes = list(strategy.sums_of(step).values()) if step.releases else []
+        announced = strategy.announcement(step)
+        asked = federation.asked(step.phase.groups, step.group)
+        clips, main = announced.clips, step.task == strategy.rounds_task and step.releases
+        shapes = list(strategy.shapes(step).values()) if step.releases else []
         if step.question:
             shapes += [(MEASURES[step.question].size,)] * len(clips)
         zeros = [np.zeros(other) for other in shapes]
@@ -74,7 +75,7 @@ def one_run(experiment: Experiment, coins: Array) -> Array:
             if absent and coin < 0:
                 continue
             answer = [LOUD * clips[0] * coin * v.reshape(shape), *zeros[1:]] if main else zeros
-            metrics = {"step": config["step"]}
+            metrics = {"step": announced.step}
             results.append(
                 (
                     node,

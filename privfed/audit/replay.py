@@ -8,7 +8,6 @@ come through the gate.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -176,14 +175,13 @@ class Theatre:
         self.experiment = Experiment(cfg, self.roster)
         federation = self.experiment.federation
         federation.strict, federation.personal, federation.publish = False, False, True
-        # Errors on fresh public users follow from the shared parameters, which are compared themselves.
-        self.experiment._validation = lambda: lambda shared: {}  # type: ignore[method-assign]
         if not self.experiment.data.simulated:
             raise ConfigError(
                 "data: a replay changes users' data, so it needs simulated ones, as data=synthetic has them"
             )
         self.gate: NoiseGate = federation.gate
-        if self.experiment.strategy.sampling < 1 and not self.gate.source.repeatable:
+        by_coins = any(step.phase.sampling < 1 for step in self.experiment.strategy.plan)
+        if by_coins and not self.gate.source.repeatable:
             raise ConfigError(
                 "privacy.noise: who takes part is decided by secret coins; a replay needs privacy.noise=seeded"
             )
@@ -198,7 +196,9 @@ class Theatre:
 
     def play(self, guise: Guise | None = None, script: list[Call] | None = None) -> Transcript:
         """One run, with one user in a guise and the gate's output as scripted; both may be left out."""
-        experiment, seen = self._fresh(), Transcript()
+        experiment, seen = self.experiment.renewed(), Transcript()
+        # Errors on fresh public users follow from the shared parameters, which are compared.
+        experiment.evaluation.validator = lambda: lambda shared: {}  # type: ignore[method-assign]
         strategy = experiment.strategy
         seen.planned = [
             (name, step.round) for step in strategy.plan for name, _ in strategy.costs(step)
@@ -226,15 +226,6 @@ class Theatre:
             "result": {key: value for key, value in outcome.result.items() if key not in fleeting},
         }
         return seen
-
-    def _fresh(self) -> Experiment:
-        """The experiment as it was made: strategy, gate and ledger are copies, settings and data are shared."""
-        made = self.experiment
-        shared = {
-            id(part): part
-            for part in (made.cfg, made.factory, made.data, made.roster, made.runtime)
-        }
-        return copy.deepcopy(made, shared)
 
 
 def resolved(node: Settings) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ from privfed.audit.canary import MINUS, PLUS, SILENT, Stage
 from privfed.audit.lower_bounds import discriminant, epsilon_of, gaussian_fit, threshold_bound
 from privfed.foundation.linalg import Array
 from privfed.privacy.accounting import GaussianRelease, Release, gaussian_mu
-from privfed.privacy.ledger import ADD_REMOVE, SENSITIVITY
+from privfed.privacy.neighbouring import ADD_REMOVE, influence
 
 GAUSSIAN, COUNTED = "gaussian-fit", "clopper-pearson"
 LIKELIHOOD, LEARNT = "likelihood ratio", "learnt discriminant"
@@ -63,7 +63,7 @@ def likelihood_weights(
     played: one run. A release that is not in the ledger, or that the canary took no part in, has weight 0: it is left to the
     learnt discriminant. A favoured choice moves the ratio by the canary's votes: rate * clip, once (add-remove) or twice.
     """
-    distance = SENSITIVITY[stage.experiment.budget.neighbouring]
+    distance = influence(stage.experiment.budget.neighbouring)
     charged = {(r.name, r.round): r for r in releases if r.group in (None, stage.group)}
 
     def weight(name: str, round: int) -> float:

@@ -127,9 +127,10 @@ def check_claim(experiment: Experiment) -> None:
         raise ConfigError.of(
             "algo", cfg.algo.name, "releases nothing, so there is nothing to audit"
         )
-    if strategy.sampling < 1:
+    sampling = min(step.phase.sampling for step in strategy.plan)
+    if sampling < 1:
         allowed = "a canary takes part in every round, while the claim rests on coins; audit with algo.sampling=1"
-        raise ConfigError.of("algo.sampling", strategy.sampling, allowed)
+        raise ConfigError.of("algo.sampling", sampling, allowed)
     if guarantee != "worst-case":
         raise ConfigError.of(
             "algo", cfg.algo.name, f"its claim holds {guarantee} only, which a hostile user breaks"

@@ -122,7 +122,7 @@ def execute(options: argparse.Namespace) -> None:
     """Take part until the server sends everybody home."""
     import grpc
 
-    from privfed.config.composition import CONF
+    from privfed.config.choices import CONF
     from privfed.federation.participant import Identity, OwnRows, Participant, TurnedAwayError
     from privfed.runtimes.grpc_transport import check_reachable, converse, read_pem
 

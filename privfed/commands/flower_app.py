@@ -33,7 +33,9 @@ from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes, GetPropertiesI
 from flwr.serverapp import Grid, ServerApp
 from omegaconf import DictConfig, OmegaConf
 
-from privfed.config.composition import CONF, compose, recall
+from privfed.config.choices import CONF
+from privfed.config.composition import compose
+from privfed.config.run_config import recall
 from privfed.federation.participant import OK, Identity, OwnRows, Participant, TurnedAwayError
 from privfed.federation.roster import Roster
 from privfed.foundation.atomic_files import write_atomically
@@ -133,7 +135,7 @@ def conduct(grid: Grid, run: Mapping[str, Any]) -> Path:
             write_atomically(folder / NODES, listed.encode())
     log.info("the run's folder is %s", folder.resolve())
     prepare()  # nodes that share this machine's files find the kernels compiled
-    main, rounds = experiment.strategy.task, experiment.strategy.rounds
+    main, rounds = experiment.strategy.rounds_task, experiment.strategy.planned_rounds
 
     def step(row: dict[str, Any]) -> None:
         log.info("  %-14s %s", name_step(row, main, rounds), describe_step(row))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from privfed.commands.parsing import Parser, guarded
-from privfed.config.composition import load
+from privfed.config.run_config import load
 from privfed.experiment import checkpoint
 from privfed.foundation.errors import ConfigError
 

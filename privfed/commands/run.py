@@ -37,45 +37,6 @@ exit codes: 0 done; 2 bad configuration or data; 3 privacy budget refused; 1 any
 """
 
 
-def help_text(arguments: Sequence[str]) -> str:
-    """Groups with their choices, and every key of the chosen ones (as in `--help algo=altmin`) with its default."""
-    from privfed.config.composition import CONF, GROUPS, describe, keys, options
-
-    lines = ["", "groups (choose one of each):"]
-    for group in GROUPS:
-        if len(options(group)) == 1:
-            continue
-        lines.append(f"  {group}=")
-        lines += [f"    {name:<12} {text}" for name, text in describe(group)]
-    lines += ["", "top-level keys:", *(f"  {line}" for line in keys(CONF / "config.yaml"))]
-    shown = {
-        "algo": "fedrep",
-        "init": "spectral",
-        "data": "synthetic",
-        "privacy": "default",
-        "runtime": "inprocess",
-    }
-    chosen = {
-        key: value
-        for key, _, value in (a.partition("=") for a in arguments)
-        if value in options(key)
-    }
-    kinds = {"mlp": "network", "lenet": "network", "module": "network", "features": "features"}
-    kind = "table" if chosen.get("data") == "table" else kinds.get(chosen.get("model", ""))
-    variant = f"{kind}/{chosen.get('algo', shown['algo'])}"
-    if (CONF / "algo" / f"{variant}.yaml").exists():
-        chosen["algo"] = variant
-    for group, name in (
-        shown | {key: value for key, value in chosen.items() if key in ("model", *shown)}
-    ).items():
-        lines += [
-            "",
-            f"{group}.* ({name}):",
-            *(f"  {line}" for line in keys(CONF / group / f"{name}.yaml", group)),
-        ]
-    return "\n".join(lines) + "\n" + EXAMPLES
-
-
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Options of the command line; everything else is key=value."""
     parser = Parser(
@@ -112,7 +73,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
     parser.add_argument("--version", action="version", version=f"privfed {__version__}")
     if {"-h", "--help"} & set(arguments):
-        parser.epilog = help_text(arguments)
+        from privfed.config.help import settings_help
+
+        parser.epilog = settings_help(arguments) + EXAMPLES
     return parser.parse_intermixed_args(arguments)
 
 
@@ -134,7 +97,8 @@ def prepare_folder(out: object, algo: str) -> Path:
 
 def execute(options: argparse.Namespace) -> None:
     """Run what was asked for."""
-    from privfed.config.composition import compose, recall
+    from privfed.config.composition import compose
+    from privfed.config.run_config import recall
 
     resumed = None if options.resume is None else Path(options.resume)
     if options.config_dir is not None:

@@ -92,7 +92,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def execute(options: argparse.Namespace) -> None:
     """Serve what was asked for."""
-    from privfed.config.composition import compose, finished, recall
+    from privfed.config.composition import compose
+    from privfed.config.run_config import finished, recall
     from privfed.federation.roster import Roster
 
     level = logging.WARNING if options.quiet else logging.INFO

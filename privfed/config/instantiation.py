@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hydra.errors import InstantiationException
-from hydra.utils import instantiate
+from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from privfed.foundation.constraints import check_settings
+from privfed.foundation.constraints import check_settings, parameters_of
 from privfed.foundation.errors import ConfigError
 
 Settings = Mapping[str, Any]
@@ -20,8 +20,8 @@ def build(node: Settings | DictConfig, group: str = "") -> Callable[..., Any]:
     """Return a maker of what a section of the configuration describes.
 
     Args:
-        node: settings with a `_target_`; their key `kind` says what the section is and is no
-            argument.
+        node: settings with a `_target_`; their keys in `ABOUT` tell about the section and are
+            no arguments.
         group: group of the configuration that the settings belong to, for messages.
 
     Returns:
@@ -33,7 +33,7 @@ def build(node: Settings | DictConfig, group: str = "") -> Callable[..., Any]:
     target = node.get("_target_")
     plain = OmegaConf.to_container(node) if isinstance(node, DictConfig) else dict(node)
     try:
-        factory = instantiate(without_kinds(plain), _partial_=True)
+        factory = instantiate(without_about(plain), _partial_=True)
     except InstantiationException as error:
         if isinstance(error.__cause__, ConfigError):  # a part of it has said what is wrong
             raise error.__cause__ from error
@@ -56,9 +56,40 @@ def build(node: Settings | DictConfig, group: str = "") -> Callable[..., Any]:
     return make
 
 
-def without_kinds(node: Any) -> Any:
-    """Return the same settings without `kind` where there is a `_target_`, at any depth."""
+def filled(node: Settings | DictConfig, available: Settings) -> dict[str, Any]:
+    """Return settings of a target with those that its constructor asks for by name.
+
+    Args:
+        node: settings with a `_target_`; what they hold themselves is kept.
+        available: further settings, such as all of `algo`; the target's constructor takes those
+            that its parameters name.
+    """
+    plain = OmegaConf.to_container(node) if isinstance(node, DictConfig) else dict(node)
+    given = {str(key): value for key, value in plain.items()}  # type: ignore[union-attr]
+    try:
+        made = get_object(str(given.get("_target_")))
+    except Exception:  # whatever it is, `build` says what is wrong with the target
+        return given
+    wanted = [name for name in parameters_of(made) if name in available]
+    return {**given, **{name: available[name] for name in wanted if name not in given}}
+
+
+def algorithm_settings(cfg: DictConfig) -> dict[str, Any]:
+    """Return what an algorithm's strategy and client may ask for by name."""
+    algo = OmegaConf.to_container(cfg.algo)
+    model = OmegaConf.to_container(cfg.model)
+    assert isinstance(algo, dict)
+    settings = {str(key): value for key, value in algo.items()}
+    return {**settings, "rounds": cfg.rounds, "seed": cfg.seed, "model": model}
+
+
+ABOUT = ("kind", "open", "algo")
+"""Keys that tell about a section."""
+
+
+def without_about(node: Any) -> Any:
+    """Return the same settings without what tells about sections, at any depth."""
     if isinstance(node, dict):
-        inner = {key: without_kinds(value) for key, value in node.items()}
-        return {k: v for k, v in inner.items() if k != "kind" or "_target_" not in inner}
-    return [without_kinds(value) for value in node] if isinstance(node, list) else node
+        inner = {key: without_about(value) for key, value in node.items()}
+        return {k: v for k, v in inner.items() if k not in ABOUT or "_target_" not in inner}
+    return [without_about(value) for value in node] if isinstance(node, list) else node

@@ -31,7 +31,7 @@ def save(folder: Path, strategy: Any, rows: Sequence[str]) -> None:
         "done": strategy.done,
         "started": strategy.started,
         "clips": strategy.clips,
-        "notes": [] if strategy.init is None else list(strategy.init.notes),
+        "notes": list(strategy.federation.init.notes),
         "releases": len(strategy.federation.gate.ledger.releases),
         "chain": strategy.federation.gate.ledger.chain,
     }
@@ -61,8 +61,7 @@ def restore(folder: Path, strategy: Any) -> list[dict[str, Any]]:
             known["started"],
             known["clips"],
         )
-        if strategy.init is not None:
-            strategy.init.notes = tuple(known["notes"])
+        strategy.federation.init.notes = tuple(known["notes"])
         rows, releases, chain = known["rows"], known["releases"], known["chain"]
     unknown = ledger.reopen(folder / "ledger.jsonl", releases, chain)
     if unknown and strategy.federation.gate.source.repeatable:
@@ -104,13 +103,13 @@ def released_in(strategy: Any, step: Any) -> set[tuple[str, int]]:
 def _give_up(strategy: Any) -> dict[str, Any]:
     """Count the next step as over, without its result."""
     step = strategy.plan[strategy.done]
-    if step.task != strategy.task or not step.releases:
+    if step.task != strategy.rounds_task or not step.releases:
         raise BudgetError(
             f"the run was stopped while its {step.task} step was being released: that is paid for, and its result is lost. "
             "Nothing can be learnt without it; start a new run"
         )
     strategy.done += 1
-    users = sum(strategy.federation.asked(strategy.groups, step.group).values())
+    users = sum(strategy.federation.asked(step.phase.groups, step.group).values())
     row = {"step": strategy.done, "task": step.task, "round": step.round, "users": users}
     return row | {
         "epsilon": strategy.federation.gate.ledger.epsilon,

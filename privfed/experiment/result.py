@@ -1,15 +1,17 @@
-"""What a run leaves behind, and what it ran on."""
+"""What a run leaves behind: result.json, and what is drawn or published besides it."""
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
+import time
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from platform import python_version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,9 @@ from numpy.typing import NDArray
 from privfed import __version__
 from privfed.data.error_bins import Scale
 from privfed.foundation.linalg import Array
+
+if TYPE_CHECKING:
+    from privfed.experiment.wiring import Experiment
 
 
 @dataclass
@@ -60,3 +65,89 @@ def peak_rss_mb() -> float:
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
         return int(line.split()[1]) / 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def result_of(experiment: Experiment, metrics: dict[str, float]) -> dict[str, Any]:
+    """Return what result.json says of the steps taken so far.
+
+    Args:
+        experiment: the experiment.
+        metrics: errors of the simulation; empty where users are real.
+    """
+    cfg, data, strategy = experiment.cfg, experiment.data, experiment.strategy
+    ledger, budget = experiment.ledger, experiment.budget
+    task = strategy.rounds_task
+    rounds = [row for row in experiment.rows if row["task"] == task and row["round"] > 0]
+    rounds_s = sum(row["seconds"] for row in rounds)
+    guarantee = strategy.guarantee or cfg.algo.guarantee
+    if math.isinf(ledger.epsilon):
+        guarantee = "none"
+    init_notes = list(experiment.federation.init.notes)
+    notes = [*strategy.notes(), *init_notes, *getattr(data, "notes", []), *absences(experiment)]
+    # Without a guarantee no number may look like one, whatever the ledger holds.
+    general = guarantee in ("none", "worst-case")
+    relations = strategy.relations if general else (budget.neighbouring,)
+    cost = {
+        name: math.inf if guarantee == "none" else ledger.epsilon_under(name) for name in relations
+    }
+    speed = {}
+    if rounds and experiment.simulated:
+        speed = {"user_rounds_per_s": sum(row["users"] for row in rounds) / rounds_s}
+    return {
+        "algo": cfg.algo.name,
+        "runtime": experiment.runtime.name,
+        "seed": cfg.seed,
+        "n_users": data.n,
+        "n_nodes": len(experiment.nodes),
+        "rounds": len(rounds),
+        "metrics": metrics,
+        **judged(strategy.sums),
+        **({"notes": notes} if notes else {}),
+        **({} if data.personal else {"heads": False}),
+        "privacy": {
+            "epsilon": cost[budget.neighbouring],
+            "delta": ledger.delta,
+            "target_epsilon": budget.epsilon,
+            "neighbouring": budget.neighbouring,
+            "guarantee": guarantee,
+            "noise": experiment.federation.gate.source.name,
+            "releases": len(ledger.releases),
+            "epsilon_by_neighbouring": cost,
+        },
+        "time": {
+            "total_s": experiment.told_seconds(time.perf_counter() - experiment.started),
+            "setup_s": experiment.told_seconds(experiment.federation.ready - experiment.started),
+            "rounds_s": rounds_s,
+            **speed,
+        },
+        "peak_rss_mb": told_memory(peak_rss_mb(), experiment.simulated),
+        "versions": versions(),
+    }
+
+
+def judged(sums: dict[str, Any]) -> dict[str, Any]:
+    """Return how many held-out rows of how many users metrics are means over, where rows judge."""
+    if not sums.get("judged"):
+        return {}
+    return {"judged": {"rows": int(sums["judged"]), "users": int(sums["judged_users"])}}
+
+
+def told_memory(megabytes: float, simulated: bool) -> float:
+    """Return memory as it may be written down: the next power of two where users are real.
+
+    It would tell how many rows real users have.
+    """
+    return megabytes if simulated else 2.0 ** math.ceil(math.log2(megabytes))
+
+
+def absences(experiment: Experiment) -> list[str]:
+    """Return a note on how many users were missing, as a count."""
+    rows = experiment.rows
+    missing = [row["missing_users"] for row in rows if row["missing_users"]]
+    if not missing:
+        return []
+    return [
+        f"Users were missing in {len(missing)} of {len(rows)} steps, at most {max(missing)} of "
+        f"{experiment.data.n} at a time: they contributed nothing, and noise and divisor stayed "
+        "as planned."
+    ]

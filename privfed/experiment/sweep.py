@@ -71,7 +71,7 @@ def check(overrides: Sequence[str], config_dir: str | None) -> str:
 def perform(folder: Path, resume: bool) -> Any:
     """Do the run whose configuration is in the folder, or go on with it. Returns its result."""
     from privfed.commands.run import carry_out
-    from privfed.config.composition import load
+    from privfed.config.run_config import load
     from privfed.experiment.wiring import Experiment
 
     with suppress(OSError):

@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from privfed.config.instantiation import Settings, build
+from privfed.config.instantiation import Settings, algorithm_settings, build, filled
 from privfed.data.cohort import Cohort
 from privfed.kernels.gradients import prepare
 
@@ -28,10 +28,9 @@ class NodeFactory:
     @classmethod
     def of(cls, cfg: DictConfig) -> NodeFactory:
         """What nodes need to know of a configuration."""
-        client, init, data = (
-            OmegaConf.to_container(part) if part else None
-            for part in (cfg.algo.client, cfg.init.client, cfg.data)
-        )
+        client = filled(cfg.algo.client, algorithm_settings(cfg))
+        init = filled(cfg.init.client, cfg.init) if cfg.init.client else None
+        data = OmegaConf.to_container(cfg.data)
         return cls(client, init, data, cfg.seed)  # type: ignore[arg-type]
 
     @cached_property

@@ -10,41 +10,9 @@ from typing import Any
 import numpy as np
 
 from privfed.data.cohort import groups_of
-from privfed.foundation.errors import check_number, check_positive
 from privfed.foundation.linalg import Array
-from privfed.privacy.clip_norms import AUTO
 from privfed.privacy.gate import NoiseGate
-
-
-@dataclass(frozen=True)
-class PrivacySettings:
-    """The `privacy` group: clip norms, how the budget is split, and fixed noise where that is asked for.
-
-    Shares are of mu^2, the quantity that adds up: `clip_share` goes to private clip norms (only when one is `auto`),
-    `init_share` of the rest to the initialiser, what remains to the rounds in equal parts.
-    """
-
-    clip: float | str | None
-    quantile: float
-    init_share: float
-    clip_share: float
-    noise_multiplier: float | None
-
-    def __post_init__(self) -> None:
-        for key in ("quantile", "init_share", "clip_share"):
-            allowed = "must lie strictly between 0 and 1"
-            check_number(f"privacy.{key}", getattr(self, key), lambda x: 0 < x < 1, allowed)
-        if self.clip is not None:
-            check_clip("privacy.clip", self.clip)
-        if self.noise_multiplier is not None:
-            check_positive("privacy.noise_multiplier", self.noise_multiplier)
-
-
-def check_clip(key: str, clip: float | str) -> float | str:
-    """A clip norm as given, or a clear error."""
-    if clip != AUTO:
-        check_number(key, clip, lambda x: 1e-100 < x < 1e100, "must be a positive number, or auto")
-    return clip
+from privfed.privacy.settings import PrivacySettings
 
 
 @dataclass(eq=False)

@@ -28,7 +28,7 @@ from flwr.proto.transport_pb2 import ClientMessage, Reason, ServerMessage
 from omegaconf import OmegaConf
 
 from privfed import __version__
-from privfed.config.composition import CONF
+from privfed.config.choices import CONF
 from privfed.data.cohort import Cohort
 from privfed.data.tables.own_rows import has_users, read_rows
 from privfed.federation.client_factory import NodeFactory

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from privfed.foundation.linalg import Array
+from privfed.privacy.bounds import NormBound
 
 AUTO = "auto"
 
@@ -20,7 +21,7 @@ class Measure(Protocol):
     """One way to ask where the norms lie. A user's answer has `size` numbers and norm at most `bound`."""
 
     size: int
-    bound: float
+    bound: NormBound
 
     def count(self, norms: Array, clip: float) -> Array:
         """The sum of the users' answers: norms (B,) -> (size,)."""
@@ -34,7 +35,7 @@ class Measure(Protocol):
 class Histogram:
     """A user adds one count to a bin: bin j for norms in [2^(bottom + j), 2^(bottom + j + 1)), the ends for what is outside."""
 
-    bound = 1.0
+    bound = NormBound(1.0)
 
     def __init__(self, size: int = 64, bottom: int = -32) -> None:
         self.size, self.bottom = size, bottom
@@ -65,7 +66,7 @@ class Histogram:
 class Below:
     """A user says +1/2 when its norm is at most the clip norm and -1/2 otherwise."""
 
-    size, bound = 1, 0.5
+    size, bound = 1, NormBound(0.5)
     limit = 2.0
 
     def count(self, norms: Array, clip: float) -> Array:

@@ -8,72 +8,92 @@ import numpy as np
 
 from privfed.foundation.linalg import Array
 from privfed.privacy.accounting import GaussianRelease, Selection
-from privfed.privacy.ledger import SENSITIVITY, Ledger
+from privfed.privacy.bounds import Bound
+from privfed.privacy.ledger import Ledger
 from privfed.privacy.noise import NoiseSource
 
 GRID = -24
-"""Releases lie on multiples of a power of two about 2^GRID below the noise's standard deviation."""
+"""Releases lie on a grid whose step is about 2^GRID times the standard deviation of the noise."""
 
 
 class NoiseGate:
-    """The one place where privacy noise is added, and where a release is charged before it leaves."""
+    """Adds noise to sums. Every release is in the ledger, on disk, before it leaves."""
 
     def __init__(self, ledger: Ledger, source: NoiseSource) -> None:
         self.ledger = ledger
         self.source = source
-
-    def sensitivity(self, bound: float) -> float:
-        """How far one user can move a sum of contributions of norm at most bound."""
-        return SENSITIVITY[self.ledger.budget.neighbouring] * bound
 
     def release(
         self,
         name: str,
         total: Array,
         *,
-        bound: float,
+        bound: Bound,
         mu: float,
         round: int,
         group: int | None = None,
         sampling: float = 1.0,
     ) -> Array:
-        """The sum of all users' contributions, each of norm at most bound, plus Gaussian noise of cost mu.
+        """Return a sum over users with Gaussian noise of cost `mu`.
 
-        sampling: the probability with which each user took part, by a coin that nobody knows; mu is the cost without it.
+        Sum and noise are whole multiples of a public grid far below the noise, and are added as
+        integers. The noise is a Gaussian rounded to the grid. The rounded sum lies on the grid,
+        so the result equals rounding (rounded sum + Gaussian): post-processing of a Gaussian
+        release. The low bits of the floating-point result cannot tell two sums apart. Rounding
+        moves two sums apart by at most one grid step per coordinate; the sensitivity includes it.
 
-        The ledger has it on disk when this returns; a release over budget raises and nothing leaves.
+        Args:
+            name: name of the release; (name, round) is charged at most once.
+            total: sum of all users' parts, any shape.
+            bound: what is known about one user's part; states the sensitivity.
+            mu: cost of the release to a user who takes part; infinite means no noise.
+            round: round of the phase that the release belongs to.
+            group: disjoint group of users that took part; None means everybody.
+            sampling: probability with which each user took part, by a coin that nobody knows.
 
-        Sum and noise are whole multiples of a public grid far below the noise; they are added as integers. The noise is a
-        Gaussian rounded to the grid. As the rounded sum lies on the grid, that equals rounding (rounded sum + Gaussian):
-        post-processing of a Gaussian release, and the low bits of the floating-point result cannot tell sums apart.
-        Rounding moves two sums apart by at most one grid step a coordinate; the sensitivity includes it.
+        Raises:
+            BudgetError: if the release would exceed the budget; nothing leaves.
         """
-        sensitivity = self.sensitivity(bound)
-        if math.isinf(mu):
+        sensitivity = bound.sensitivity(self.ledger.budget.neighbouring)
+
+        def charge(sensitivity: float, std: float) -> None:
             self.ledger.charge(
-                GaussianRelease(name, round, total.size, bound, sensitivity, 0.0, group, sampling)
+                GaussianRelease(
+                    name, round, total.size, bound.radius, sensitivity, std, group, sampling
+                )
             )
+
+        if math.isinf(mu):
+            charge(sensitivity, 0.0)
             return total
         grid = 2.0 ** (math.floor(math.log2(sensitivity / mu)) + GRID)
         sensitivity += grid * math.sqrt(total.size)
         s = math.ceil(sensitivity / mu / grid)
-        self.ledger.charge(
-            GaussianRelease(name, round, total.size, bound, sensitivity, s * grid, group, sampling)
-        )
+        charge(sensitivity, s * grid)
         noise = self.source.normal(total.size, s, name, round).reshape(total.shape)
-        return np.asarray(grid * (np.rint(total / grid).astype(np.int64) + noise), dtype=np.float64)
+        on_grid = np.rint(total / grid).astype(np.int64)
+        return np.asarray(grid * (on_grid + noise), dtype=np.float64)
 
-    def select(self, name: str, total: Array, *, bound: float, epsilon: float, round: int) -> int:
-        """The index of one candidate by the exponential mechanism: probability proportional to exp(rate * total score).
+    def select(self, name: str, total: Array, *, bound: Bound, epsilon: float, round: int) -> int:
+        """Return the index of one candidate, chosen by the exponential mechanism.
 
-        One user gives each candidate a score from 0 to bound, so replacing a user changes the probability of a candidate by
-        at most e^(2 rate bound). Adding a user can only raise scores: both the numerator and the normalising sum grow
-        by a factor between 1 and e^(rate bound), and their quotient by at most that. Hence epsilon = rate * sensitivity
-        with the sensitivities of sums.
+        The probability of a candidate is proportional to exp(rate * total score). One user gives
+        each candidate a score from 0 to `bound.clip`. Replacing a user changes the probability of
+        a candidate by at most a factor e^(2 rate clip). Adding a user can only raise scores: the
+        numerator and the normalising sum both grow by a factor between 1 and e^(rate clip), and
+        so does their quotient at most. Hence epsilon = rate * sensitivity, with the sensitivities
+        of sums.
+
+        Args:
+            name: name of the release.
+            total: total score per candidate, (C,).
+            bound: range of one user's scores.
+            epsilon: cost of the selection; infinite takes the best candidate.
+            round: round of the phase.
         """
-        sensitivity = self.sensitivity(bound)
+        sensitivity = bound.sensitivity(self.ledger.budget.neighbouring)
         rate = epsilon / sensitivity
-        self.ledger.charge(Selection(name, round, total.size, bound, sensitivity, rate))
+        self.ledger.charge(Selection(name, round, total.size, bound.radius, sensitivity, rate))
         if math.isinf(rate):
             return int(np.argmax(total))
         return self.source.choice(rate * (total - np.max(total)), name, round)

@@ -26,11 +26,9 @@ from privfed.privacy.accounting import (
     prices,
     total_epsilon,
 )
+from privfed.privacy.neighbouring import ADD_REMOVE, RELATIONS, REPLACE_ONE, influence
 
-REPLACE_ONE, ADD_REMOVE, WEAK = "replace-one", "add-remove", "weak"
 EPSILONS = "must be a positive number between 1e-6 and 1e6, or inf for no privacy"
-SENSITIVITY = {REPLACE_ONE: 2.0, ADD_REMOVE: 1.0, WEAK: 2.0}
-"""How far one user can move a sum of vectors of norm at most 1, by neighbouring relation (weak: only targets change)."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +44,9 @@ class Budget:
         check_number(
             "delta", self.delta, lambda x: 0 <= x < 1, "must lie between 0 and 1 (0: pure privacy)"
         )
-        if self.neighbouring not in SENSITIVITY:
+        if self.neighbouring not in RELATIONS:
             raise ConfigError.of(
-                "neighbouring", self.neighbouring, f"must be one of {', '.join(SENSITIVITY)}"
+                "neighbouring", self.neighbouring, f"must be one of {', '.join(RELATIONS)}"
             )
 
     @property
@@ -151,7 +149,7 @@ class Ledger:
 
     def epsilon_under(self, neighbouring: str) -> float:
         """What the same releases cost under another neighbouring relation."""
-        here, there = SENSITIVITY[self.budget.neighbouring], SENSITIVITY[neighbouring]
+        here, there = influence(self.budget.neighbouring), influence(neighbouring)
         moved = (
             replace(r, sensitivity=r.sensitivity + (there - here) * r.clip) for r in self.releases
         )

@@ -39,7 +39,7 @@ class Progress(Watched):
 
     def __init__(self, experiment: Experiment, quiet: bool = False) -> None:
         self.console = PatientConsole(quiet=quiet, highlight=False)
-        self.rounds, self.main = experiment.strategy.rounds, experiment.strategy.task
+        self.rounds, self.main = experiment.strategy.planned_rounds, experiment.strategy.rounds_task
         self.steps = len(experiment.strategy.plan)
         self.started = time.perf_counter()
         self.first: int | None = None

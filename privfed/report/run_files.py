@@ -14,7 +14,7 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from privfed.config.composition import load
+from privfed.config.run_config import load
 from privfed.data.error_bins import Scale
 from privfed.experiment import checkpoint
 from privfed.experiment.result import Outcome

@@ -91,7 +91,7 @@ class Grpc:
     def publish(self, experiment: Any, folder: Path) -> None:
         """Give the model of a finished run to whoever comes, until interrupted: it is public, and heads cost no privacy."""
         with np.load(folder / "model.npz") as file:
-            model = [file[name] for name in experiment.strategy.names]
+            model = [file[name] for name in experiment.strategy.publishes]
         door = Door(
             experiment.roster,
             welcome=lambda node: self._welcome(experiment.factory, experiment.roster, ""),
@@ -119,7 +119,7 @@ def largest_answer(strategy: Any) -> int:
     """Bytes that the longest honest answer can have, with room for its wrapping."""
     extra = 8 * max(measure.size for measure in MEASURES.values())
     sizes = [
-        sum(8 * math.prod(shape) + extra for shape in strategy.sums_of(step).values())
+        sum(8 * math.prod(shape) + extra for shape in strategy.shapes(step).values())
         for step in strategy.plan
     ]
     return max(sizes, default=0) + (1 << 20)

@@ -20,7 +20,7 @@ from typing import Any
 import tomli_w
 
 from privfed.commands.flower_app import STATUS
-from privfed.config.composition import CONF
+from privfed.config.choices import CONF
 from privfed.foundation.atomic_files import write_atomically
 from privfed.foundation.errors import ConfigError, PrivfedError
 from privfed.runtimes.certificates import make_certificates, make_node_key

@@ -11,7 +11,7 @@ from privfed.foundation.seeding import generator
 class RandomStart(Initialiser):
     """U_0 = Q factor of a Gaussian matrix drawn from the run's seed; nothing is released."""
 
-    def before(self, federation: Federation) -> list[Array]:
-        """U_0, known before any user is asked."""
+    def start(self, federation: Federation) -> list[Array]:
+        """Return U_0."""
         shape = (federation.d, federation.k)
         return [retraction(generator(federation.seed, "random start").standard_normal(shape))]

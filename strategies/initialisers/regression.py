@@ -1,75 +1,90 @@
 """Private initialisation of low-rank trace regression, server side.
 
-    Lhat = (1/n) sum_i L_i,  L_i = (1/m) sum_j y_j X_j        M_0 = U diag(S) V^T of rank r, for DP-RGrad
+    Lhat = (1/n) sum_i L_i,  L_i = (1/m) sum_j y_j X_j
+    M_0  = U diag(S) V^T of rank r, for DP-RGrad
 
-Worst-case privacy: Lhat = (1/n) sum_i clip(L_i, psi_init) + Gaussian noise, one release of d1 d2 numbers; M_0 = SVD_r(Lhat).
-Replacing a user moves the sum by at most 2 psi_init. For Gaussian X the mean of the clipped L_i is q M*, q the fraction of
-users below psi_init: directions are right, singular values a factor q too small. The rounds find the scale. Dividing S by q
-brings M_0 closer, gains 1 % in the end where the budget is ample, and loses where it is tight: noise would be scaled up, too.
+Worst-case privacy: Lhat = (1/n) sum_i clip(L_i, psi_init) + Gaussian noise, one release of d1 d2
+numbers; M_0 = SVD_r(Lhat). Replacing a user moves the sum by at most 2 psi_init. For Gaussian X the
+mean of the clipped L_i is q M*, with q the fraction of users below psi_init: directions are right,
+and singular values are a factor q too small. The rounds find the scale. Dividing S by q brings M_0
+closer, gains 1 % in the end where the budget is ample, and loses where it is tight, because noise
+is scaled up as well.
 
-calibration=paper (RGRAD Algorithm 1; sensitivities: strategies/gaussian_design.py) clips nothing. Three steps, a third of the
-initialiser's budget each, with Uhat, Vhat the singular vectors of Lhat:
+calibration=paper (RGRAD Algorithm 1; sensitivities: strategies/gaussian_design.py) clips nothing.
+Three steps, a third of the initialiser's budget each, with Uhat, Vhat the singular vectors of Lhat:
 
-    U <- SVD_r( Uhat Uhat^T + E_U )       V <- SVD_r( Vhat Vhat^T + E_V )       Sigma = U^T Lhat V + E_Sigma
+    U <- SVD_r( Uhat Uhat^T + E_U )     V <- SVD_r( Vhat Vhat^T + E_V )     U^T Lhat V + E_Sigma
 
-Symmetric matrices go through the isometric half-vectorisation: same Frobenius sensitivity, half the noise power off the
-diagonal. As all releases they are sums over users to the ledger: n times the matrix.
+Symmetric matrices go through the isometric half-vectorisation: the same Frobenius sensitivity, and
+half the noise power off the diagonal. To the ledger they are sums over users, n times the matrix.
 """
 
 from __future__ import annotations
 
 from privfed.algorithm.initialiser import Initialiser
-from privfed.algorithm.phases import Step
+from privfed.algorithm.phases import LAST, GaussianStatistic, Measurement, Phase, Sum
 from privfed.federation.federation import Federation
 from privfed.foundation.linalg import Array, svec, top_eigenvectors, top_singular, unsvec
+from privfed.privacy.bounds import UNCLIPPED, AssumedSensitivity, NormBound
+from privfed.privacy.settings import Clip
 from strategies.gaussian_design import GaussianDesign
 
 
-class Regression(Initialiser):
+class RegressionStart(Initialiser):
     """Gives U, S, V of a first matrix."""
 
-    task = "regression"
     gives = ("U", "S", "V")
 
-    def __init__(self, clip: float | str, d1: int, d2: int) -> None:
+    def __init__(self, clip: Clip, d1: int, d2: int) -> None:
         self.clip, self.sizes = clip, (d1, d2)
         self.design: GaussianDesign | None = None
         self.sides: list[Array] = []
         """Algorithm 1: the U and V released so far."""
+        self.r = 0
+        self.federation: Federation | None = None
 
     def assume(self, design: GaussianDesign) -> None:
         """Follow Algorithm 1 with the paper's sensitivities, instead of clipping."""
-        self.design, self.rounds = design, 3
+        self.design = design
 
-    def shape(self, federation: Federation) -> tuple[int, ...]:
-        """Lhat as one row."""
-        return (self.sizes[0] * self.sizes[1],)
-
-    def release(
-        self, federation: Federation, step: Step, total: Array, bound: float, users: int
-    ) -> Array:
-        """Lhat, or in Algorithm 1 the projector of one side and then the core."""
+    def phases(self, federation: Federation) -> list[Phase]:
+        """Return the one release of Lhat as one row, or the three steps of Algorithm 1."""
+        self.r, self.federation = federation.k, federation
+        shape = (self.sizes[0] * self.sizes[1],)
         if self.design is None:
-            return super().release(federation, step, total, bound, users)
-        L = total.reshape(self.sizes) / users
-        if step.round <= 2:
-            side = top_singular(L, federation.k)[0 if step.round == 1 else 2]
-            statistic, sensitivity = svec(side @ side.T), self.design.projector(federation)
-        else:
-            U, V = self.sides
-            statistic, sensitivity = (U.T @ L @ V).ravel(), self.design.core(federation)
-        return super().release(
-            federation, step, users * statistic, sensitivity / 2.0, users
-        )  # the gate doubles it
+            L = Sum(shape, self.clip, "init.clip")
+            once = Measurement(again=False)
+            return [Phase("regression", L, self.update, measurement=once, model=LAST)]
+        L = Sum(shape, NormBound(UNCLIPPED))
+        mechanism = GaussianStatistic(self.statistic, self.assumed)
+        return [Phase("regression", L, self.three_steps, 3, mechanism=mechanism, model=LAST)]
 
-    def step(self, federation: Federation, t: int, shared: list[Array], mean: Array) -> list[Array]:
-        """U, S, V from what was released."""
-        r = federation.k
-        if self.design is None:
-            return list(top_singular(mean.reshape(self.sizes), r))
+    def update(self, t: int, L: Array) -> list[Array]:
+        """U, S, V <- SVD_r(Lhat)."""
+        return list(top_singular(L.reshape(self.sizes), self.r))
+
+    # Algorithm 1.
+
+    def statistic(self, t: int, mean: Array) -> Array:
+        """Return the projector on one side's singular vectors, and at last the core U^T Lhat V."""
+        L = mean.reshape(self.sizes)
         if t <= 2:
-            self.sides.append(top_eigenvectors(unsvec(mean, self.sizes[t - 1]), r))
+            side = top_singular(L, self.r)[0 if t == 1 else 2]
+            return svec(side @ side.T)
+        U, V = self.sides
+        return (U.T @ L @ V).ravel()
+
+    def assumed(self, t: int) -> AssumedSensitivity:
+        """Return the paper's sensitivity of n times the statistic."""
+        assert self.design is not None and self.federation is not None
+        how = self.design.projector if t <= 2 else self.design.core
+        return AssumedSensitivity(how(self.federation))
+
+    def three_steps(self, t: int, released: Array) -> list[Array]:
+        """U and V in turn, then the SVD of the core between them."""
+        if t <= 2:
+            self.sides.append(top_eigenvectors(unsvec(released, self.sizes[t - 1]), self.r))
             return self.sides
-        left, S, right = top_singular(mean.reshape(r, r), r)
+        left, S, right = top_singular(released.reshape(self.r, self.r), self.r)
         U, V = self.sides
         return [U @ left, S, V @ right]

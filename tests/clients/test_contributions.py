@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support import naive
 
 from clients.fedrep import FedRepClient, draw_orders
-from clients.initialisers.spectral import Spectral
+from clients.initialisers.spectral import SpectralTask as Spectral
 from privfed.data.cohort import BLOCK, Cohort
 from privfed.foundation.linalg import retraction, unsvec
 from privfed.privacy.clipping import Dense

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support import naive
 from test_contributions import cohort, settings_for
 
-from clients.initialisers.regression import Regression
+from clients.initialisers.regression import RegressionTask as Regression
 from clients.rgrad import RGradClient
 from privfed.foundation.linalg import low_rank_retraction, retraction, top_singular
 

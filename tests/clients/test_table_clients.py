@@ -9,7 +9,8 @@ from support import naive_tables as tables
 from support.tables import LABELS, model_of, people, schema_of
 from test_contributions import settings_for
 
-from clients.table_fedrep import FedRepClient, gram_square
+from clients.table_fedrep import TableFedRepClient as FedRepClient
+from clients.table_fedrep import gram_square
 from clients.table_global import GlobalClient
 from clients.table_standalone import StandaloneClient
 from privfed.foundation.errors import ConfigError

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from support.tables import write
 
-from privfed.config.composition import CONF
+from privfed.config.choices import CONF
 from privfed.data.tables.table_source import Table, lots
 from privfed.foundation.errors import ConfigError
 

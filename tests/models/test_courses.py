@@ -24,7 +24,7 @@ from support.courses import (
     users,
 )
 
-from clients.centaur_network import CentaurClient
+from clients.centaur_network import CentaurNetworkClient as CentaurClient
 from clients.fedavg_ft import FedAvgClient
 from clients.pmtl_ft import MultiTaskClient
 from clients.ppsgd import AdditiveClient

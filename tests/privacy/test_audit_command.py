@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 import privfed.algorithm.strategy
-from privfed.algorithm.steps_of import Algorithm
 from privfed.algorithm.strategy import PrivateStrategy
 from privfed.algorithm.tensors import decoded
 from privfed.audit import repetitions
 from privfed.audit.canary import MINUS, PLUS, SILENT, Stage, population
 from privfed.commands.audit import main
-from privfed.config.composition import compose, options
+from privfed.config.choices import options
+from privfed.config.composition import compose
 from privfed.experiment.wiring import Experiment
 from privfed.foundation.seeding import generator
-from privfed.privacy.ledger import SENSITIVITY, Ledger
+from privfed.privacy.ledger import Ledger
 from privfed.privacy.noise import SeededNoise
 
 FAST = ("rounds=9", "eps=4", "--quiet", "out=o")
@@ -76,11 +76,11 @@ def halved_noise(monkeypatch):
 
 
 def missing_clip(monkeypatch):
-    monkeypatch.setattr(Algorithm, "bounded", staticmethod(lambda x, bound: x))
+    monkeypatch.setattr("privfed.algorithm.strategy.clip", lambda x, bound: x)
 
 
 def half_the_sensitivity(monkeypatch):
-    monkeypatch.setitem(SENSITIVITY, "replace-one", 1.0)
+    monkeypatch.setattr("privfed.privacy.bounds.influence", lambda relation: 1.0)
 
 
 def uncharged_initialiser(monkeypatch):

@@ -7,7 +7,8 @@ from support.bugs import BUGS
 
 from privfed.audit.claims import replay
 from privfed.commands.replay import main
-from privfed.config.composition import compose, options
+from privfed.config.choices import options
+from privfed.config.composition import compose
 
 TINY = ("data.n=24", "data.d=5", "data.m=6", "rounds=2", "eps=4")
 SIZES = {

@@ -8,7 +8,7 @@ import pytest
 from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import dist, retraction
 from privfed.privacy.accounting import gaussian_mu
-from strategies.initialisers.power_method import PowerMethod
+from strategies.initialisers.power_method import PowerMethodStart as PowerMethod
 
 WIDE = ("data.n=4000", "data.d=10", "data.m=10", "eps=inf", "init=spectral")
 

@@ -11,6 +11,7 @@ from privfed.algorithm.replies import judgements, totals_of
 from privfed.algorithm.tensors import decoded
 from privfed.foundation.errors import BudgetError, ConfigError, PrivfedError, RefutedError
 from privfed.privacy.clip_norms import AUTO
+from privfed.privacy.clipping import clip
 from privfed.runtimes.inprocess import LocalProxy
 
 
@@ -30,15 +31,17 @@ def strategy(experiment):
     return experiment("runtime.nodes=3", "eps=inf").strategy
 
 
+def first_shape(strategy):
+    return next(iter(strategy.shapes(strategy.plan[0]).values()))
+
+
 def totals(strategy, *replies, bound=2.0):
-    shape = strategy.init.shape(strategy.federation)
-    return totals_of(
-        list(replies), [(shape, bound)], strategy.federation.asked(0, None), strategy.bounded, 1
-    )
+    shape = first_shape(strategy)
+    return totals_of(list(replies), [(shape, bound)], strategy.federation.asked(0, None), clip, 1)
 
 
 def test_a_node_moves_the_sum_by_at_most_its_registered_users_times_the_clip_norm(strategy):
-    size = strategy.init.shape(strategy.federation)[0]
+    size = first_shape(strategy)[0]
     total, present = totals(strategy, reply("0", np.full(size, 1e300)))
     assert np.linalg.norm(total[0]) <= 100 * 2.0 and np.linalg.norm(total[0]) == pytest.approx(
         200.0, rel=1e-5
@@ -48,7 +51,7 @@ def test_a_node_moves_the_sum_by_at_most_its_registered_users_times_the_clip_nor
 
 @pytest.mark.parametrize("bad", ["nan", "inf", "shape", "dtype", "two arrays", "none"])
 def test_malformed_replies_count_as_zero(strategy, bad):
-    size = strategy.init.shape(strategy.federation)[0]
+    size = first_shape(strategy)[0]
     arrays = {
         "nan": [np.full(size, np.nan)],
         "inf": [np.full(size, -np.inf)],
@@ -63,7 +66,7 @@ def test_malformed_replies_count_as_zero(strategy, bad):
 
 
 def test_strangers_and_second_answers_are_ignored(strategy):
-    size = strategy.init.shape(strategy.federation)[0]
+    size = first_shape(strategy)[0]
     total, present = totals(
         strategy, reply("7", np.ones(size)), reply("1", np.ones(size)), reply("1", np.ones(size))
     )
@@ -73,7 +76,7 @@ def test_strangers_and_second_answers_are_ignored(strategy):
 
 def test_the_order_of_arrival_does_not_matter(strategy):
     rng = np.random.default_rng(0)
-    size = strategy.init.shape(strategy.federation)[0]
+    size = first_shape(strategy)[0]
     replies = [reply(str(i), rng.standard_normal(size)) for i in range(3)]
     np.testing.assert_array_equal(
         totals(strategy, *replies)[0][0], totals(strategy, *replies[::-1])[0][0]
@@ -86,7 +89,7 @@ def test_the_divisor_is_the_public_number_of_users_whoever_replies(strategy):
         means.append(mean) or [np.eye(8)[:, :2]]
     )
     strategy.federation.strict = False
-    size = strategy.init.shape(strategy.federation)[0]
+    size = first_shape(strategy)[0]
     small = np.full(size, 1e-3)
     strategy.aggregate_fit(1, [reply("0", small)], [RuntimeError("two nodes are gone")])
     np.testing.assert_allclose(means[0], small / 300, rtol=1e-12)

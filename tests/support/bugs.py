@@ -15,14 +15,12 @@ from unittest.mock import patch
 import numpy as np
 
 import privfed.algorithm.strategy
+import privfed.privacy.bounds
 from privfed.algorithm.client import CohortClient
-from privfed.algorithm.initialiser import Initialiser
-from privfed.algorithm.selection_strategy import Selection
-from privfed.algorithm.steps_of import Algorithm
 from privfed.algorithm.strategy import PrivateStrategy
 from privfed.privacy.clipping import Scores
 from privfed.privacy.gate import NoiseGate
-from privfed.privacy.ledger import SENSITIVITY, Ledger
+from privfed.privacy.ledger import Ledger
 from privfed.privacy.noise import DiscreteNoise, SeededNoise
 
 NO_CLIP = 1e90
@@ -62,7 +60,7 @@ def missing_clip() -> AbstractContextManager[None]:
 
     def unclipped(self, parameters, config):
         clips = np.frombuffer(config["clip"])
-        if config["task"] != Selection.task:
+        if config["task"] != "select":
             config = config | {"clip": np.full(len(clips), NO_CLIP).tobytes()}
         return fit(self, parameters, config)
 
@@ -75,26 +73,34 @@ def missing_clip() -> AbstractContextManager[None]:
 
 def missing_server_clip() -> AbstractContextManager[None]:
     """The server adds up whatever nodes send."""
-    anything = staticmethod(lambda x, bound: x)
-    return patched((Algorithm, "bounded", anything), (Selection, "bounded", anything))
+    home = privfed.algorithm.strategy
+    return patched((home, "clip", lambda x, bound: x), (home, "clamp", lambda x, bound: x))
 
 
 def psi_for_two_psi() -> AbstractContextManager[None]:
     """Replacing a user counts like adding one."""
-    return patch.dict(SENSITIVITY, {"replace-one": 1.0, "weak": 1.0})
+    return patched((privfed.privacy.bounds, "influence", lambda relation: 1.0))
 
 
 def uncharged_initialiser() -> AbstractContextManager[None]:
     """The initialiser has noise of its own and tells the ledger nothing."""
 
-    def release(self, federation, step, total, bound, users):
-        gate = NoiseGate(Ledger(federation.gate.ledger.budget), federation.gate.source)
-        return gate.release(step.task, total, bound=bound, mu=step.mu, round=step.round) / users
+    charged = PrivateStrategy.release
+
+    def release(self, step, sums, users):
+        if step.task != "spectral":
+            return charged(self, step, sums, users)
+        gate = self.federation.gate
+        apart = NoiseGate(Ledger(gate.ledger.budget), gate.source)
+        bound = self.bound(step, step.task)
+        total = sums[step.task]
+        noised = apart.release(step.task, total, bound=bound, mu=step.mu, round=step.round)
+        return [noised / users]
 
     def unguarded(self, step, releases):
         return next(iter(releases), None)
 
-    return patched((Initialiser, "release", release), (PrivateStrategy, "_charged", unguarded))
+    return patched((PrivateStrategy, "release", release), (PrivateStrategy, "_charged", unguarded))
 
 
 def weighting_by_examples() -> AbstractContextManager[None]:
@@ -144,17 +150,21 @@ def reused_noise() -> AbstractContextManager[None]:
 
 def divisor_of_replies() -> AbstractContextManager[None]:
     """Means are over the users who replied, not over the public number."""
-    totals_of, update, present = privfed.algorithm.strategy.totals_of, PrivateStrategy._update, [0]
+    totals_of, release, present = (
+        privfed.algorithm.strategy.totals_of,
+        PrivateStrategy.release,
+        [0],
+    )
 
     def counted(*arguments):
         totals, present[0] = totals_of(*arguments)
         return totals, present[0]
 
     def divided(self, step, sums, n):
-        return update(self, step, sums, present[0])
+        return release(self, step, sums, present[0])
 
     return patched(
-        (privfed.algorithm.strategy, "totals_of", counted), (PrivateStrategy, "_update", divided)
+        (privfed.algorithm.strategy, "totals_of", counted), (PrivateStrategy, "release", divided)
     )
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from clients.centaur_network import CentaurClient
+from clients.centaur_network import CentaurNetworkClient as CentaurClient
 from clients.fedavg_ft import FedAvgClient
 from clients.pmtl_ft import MultiTaskClient
 from clients.ppsgd import AdditiveClient

@@ -1,0 +1,128 @@
+"""How a simulation is judged: on fresh users after every step, and on all users at the end.
+
+Fresh users never take part, so that looking at their errors costs no privacy. Errors of the users
+themselves are not private; they are told in simulations only, and marked so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from omegaconf import OmegaConf
+
+from privfed.config.choices import CONF
+from privfed.experiment.result import Outcome
+from privfed.foundation.linalg import Array
+
+if TYPE_CHECKING:
+    from privfed.experiment.wiring import Experiment
+
+RIVALS = {
+    "own": "",
+    "alone": "standalone",
+    "oracle": "oracle",
+    "random": "random",
+    "offset": "offset",
+}
+"""Predictors that are judged at the end, and the names of their errors in the result."""
+
+
+class Evaluation:
+    """Judges one experiment."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment = experiment
+
+    def validator(self) -> Callable[[list[Array]], dict[str, float]]:
+        """Return a function that judges shared parameters on fresh users of the same population."""
+        experiment = self.experiment
+        data, factory = experiment.data, experiment.factory
+        fresh = data.validation() if data.personal else None
+        if fresh is None:
+            return lambda shared: data.compare(experiment.model())
+        client = factory.serving(fresh)
+        if client.memory is not None and factory.private is not None:
+            client.memory.keep_in(Path(factory.private), "fresh")
+
+        def validate(shared: list[Array]) -> dict[str, float]:
+            if client.memory is not None:
+                client.memory.begin(experiment.strategy.done)
+            errors, weights = [], []
+            for block in client.judged():
+                errors.append(client.own_errors(block, shared))
+                weights.append(getattr(block, "judging", np.ones(len(block))))
+            if client.memory is not None:
+                client.memory.end()
+            mean = float(np.average(np.concatenate(errors), weights=np.concatenate(weights)))
+            return {data.error: mean + data.floor, **data.compare(experiment.model())}
+
+        return validate
+
+    def metrics(self) -> dict[str, float]:
+        """Return the errors of the simulation, means over all users or over the rows that judge."""
+        experiment = self.experiment
+        if not experiment.simulated:
+            return {}
+        data, strategy, sums = experiment.data, experiment.strategy, self.sums()
+        metrics: dict[str, float] = {}
+        if sums:
+            name, floor = data.error, data.floor
+            judged = sums.get("judged", sums["users"])
+            mean = {key: sums[key] / judged for key in RIVALS if key in sums}
+            metrics = {name: mean["own"] + floor}
+            if "oracle" in mean:
+                metrics["excess"] = mean["own"] - mean["oracle"]
+            metrics |= {f"{name}_{RIVALS[key]}": mean[key] + floor for key in mean if key != "own"}
+            if name == "risk":
+                metrics["accuracy"] = 1.0 - metrics["risk"]
+            for rival in experiment.cfg.algo.get("rivals", {}):
+                metrics |= self.rival(rival)
+        return metrics | data.compare(experiment.model()) | strategy.diagnostics(data)
+
+    def sums(self) -> dict[str, Any]:
+        """Return the summed errors of all users; none where nobody has a row to be judged by."""
+        sums = self.experiment.strategy.sums
+        return sums if sums.get("judged", 1) else {}
+
+    def rival(self, name: str) -> dict[str, float]:
+        """Return the errors of what personal models are compared with; nothing of it is kept.
+
+        It is trained on the same rows, with the whole budget.
+        """
+        experiment = self.experiment
+        cfg = experiment.cfg.copy()
+        cfg.algo = cfg.algo.rivals[name]
+        cfg.runtime = OmegaConf.load(CONF / "runtime" / "inprocess.yaml")
+        metrics = type(experiment)(cfg, source=experiment.data).run().result["metrics"]
+        error = experiment.data.error
+        return {f"{error}_{name}": metrics[error]} | {
+            key: value for key, value in metrics.items() if key.startswith(f"{error}_")
+        }
+
+    def outcome(self) -> Outcome:
+        """Return everything that a finished run leaves behind."""
+        experiment, sums = self.experiment, self.sums()
+        data = experiment.data
+        histograms = {
+            name.removeprefix("histogram_"): counts
+            for name, counts in sums.items()
+            if name.startswith("histogram_")
+        }
+        split = (
+            data.describe_split()
+            if experiment.simulated and hasattr(data, "describe_split")
+            else None
+        )
+        return Outcome(
+            result=experiment.result(self.metrics()),
+            model=experiment.model(),
+            rows=experiment.rows,
+            histograms=histograms,
+            scale=data.scale if histograms else None,
+            split=split,
+            by_size=sums["by_size"].reshape(-1, 4) if "by_size" in sums else None,
+            schema=experiment.federation.schema,
+        )
