@@ -1,4 +1,4 @@
-"""How well an attacker tells the two worlds apart at every threshold, beside what the claim allows."""
+"""How well an attacker tells the two worlds apart, beside what the claim allows."""
 
 from __future__ import annotations
 

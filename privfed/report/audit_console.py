@@ -66,7 +66,8 @@ def verdict(audit: Audit) -> str:
     lower, claimed = f"{audit['epsilon_lower']:.4g}", f"{audit['epsilon_claimed']:.4g}"
     sure = f"{audit['confidence']:.4%}".rstrip("%").rstrip("0").rstrip(".") + "%"
     found = "consistent with the audit" if audit["consistent"] else "refuted"
-    return f"the claim of epsilon {claimed} is {found}: epsilon is at least {lower} (confidence {sure})"
+    bound = f"epsilon is at least {lower} (confidence {sure})"
+    return f"the claim of epsilon {claimed} is {found}: {bound}"
 
 
 def described(audit: Audit) -> list[tuple[str, str]]:

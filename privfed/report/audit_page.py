@@ -67,7 +67,7 @@ def audit_page(result: dict[str, Any], curves: Curves | None, config: str) -> st
     audit = result["audit"]
     found, sentence = "consistent" if audit["consistent"] else "claim refuted", verdict(audit)
     return render(
-        "audit.html",
+        "audit.html.md",
         AuditPage(
             title=f"audit of {result['algo']}: {found}",
             subtitle=f"{effort(result)}, {result['privacy']['noise']} noise, seed {result['seed']}",

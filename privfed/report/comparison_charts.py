@@ -176,13 +176,13 @@ def convergence_picture(settings: Sequence[Setting]) -> Picture | None:
 
 
 def gains_picture(settings: Sequence[Setting]) -> Picture | None:
-    """Draw the share of users by their gain over learning alone, one curve per setting, over all seeds.
+    """Draw the share of users by their gain over learning alone, one curve per setting.
 
     Args:
         settings: Settings whose errors are of the same kind.
 
     Returns:
-        The picture; None if gains were counted in no run.
+        The picture, over all seeds of each setting; None if gains were counted in no run.
     """
     series: list[Series] = []
     ratio = error_of(settings[0].runs[0].result["metrics"]) != "risk"

@@ -86,7 +86,7 @@ def comparison_page(runs: Sequence[Run], folder: Path, title: str = "") -> str:
     releases = dict.fromkeys(name for shares in budgets.values() for name in shares)
     users = sorted({run.result["n_users"] for run in runs})
     return render(
-        "comparison.html",
+        "comparison.html.md",
         ComparisonPage(
             title=f"{title or 'comparison'}: {len(runs):,} run{'' if len(runs) == 1 else 's'}",
             subtitle=(

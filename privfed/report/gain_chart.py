@@ -1,4 +1,4 @@
-"""Who gains by a personal model, in the report of a simulation on a table; marked as not private."""
+"""Who gains by a personal model, in a simulation on a table; marked as not private."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def gain_picture(counts: Array, by_size: Array | None, metrics: dict[str, Any]) 
 
 
 def gain_label(ratio: bool) -> str:
-    """Name the quantity that gains are measured in: a ratio of errors, or a difference of shares."""
+    """Name what gains are measured in: a ratio of errors, or a difference of shares."""
     if ratio:
         return "error alone / error of the personal model"
     return "wrong answers alone, less those of the personal model"

@@ -166,7 +166,7 @@ def _flagged(folder: Path, result: dict[str, Any]) -> dict[str, Any]:
 
 
 def spent_in(folder: Path) -> float | None:
-    """Return what the ledger in a folder says was spent, to four digits; None if it is unreadable."""
+    """Read what the ledger in a folder spent, to four digits; None if it cannot be read."""
     try:
         cfg = load(folder)
         ledger = Ledger(Budget(cfg.eps, cfg.delta, cfg.neighbouring))
@@ -197,7 +197,7 @@ def finite(value: Any, path: str = "result") -> Any:
 
 
 def page_again(run: Run) -> str:
-    """Make the page of a finished run from its files, without pictures whose numbers are not kept."""
+    """Make the page of a finished run from its files, without pictures whose numbers are lost."""
     extra = run.details
     histograms = {
         name: np.asarray(counts, dtype=np.float64)

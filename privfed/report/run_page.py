@@ -34,7 +34,7 @@ LEVELS = (
     ("global", "global private model", "c3"),
     ("offset", "and personal offset", "c4"),
 )
-"""Errors that a run is compared with: the end of the metric's name, its name on the page, colour."""
+"""Errors that a run is compared with: end of the metric's name, name on the page, colour."""
 SHOWN = 60
 """Largest number of users whose examples are drawn in the picture of a split."""
 
@@ -90,7 +90,7 @@ def report_page(
         privacy["epsilon"] if isinstance(privacy["epsilon"], str) else f"{privacy['epsilon']:.4g}"
     )
     return render(
-        "run.html",
+        "run.html.md",
         RunPage(
             title=f"{result['algo']}: {_cost(result, epsilon)}",
             subtitle=(

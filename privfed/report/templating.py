@@ -1,6 +1,7 @@
 """Lay out pages with the templates beside this file; each page is one self-contained HTML file.
 
-Python prepares the parts below as plain data; `templates/` decides where they stand and how they look.
+Python prepares the parts below as plain data; the templates decide where they stand and how they
+look. Templates and style sheet end in .md because Flower's app bundle takes no .html and no .css.
 """
 
 from __future__ import annotations
