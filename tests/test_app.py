@@ -242,6 +242,8 @@ def test_the_bundle_holds_what_nodes_need_and_nothing_else():
         "conf/config.yaml",
         "conf/runtime/superlink.yaml",
         "privfed/commands/flower_app.py",
+        "privfed/report/templates/run.html.md",
+        "privfed/report/templates/style.css.md",
         "strategies/fedrep.py",
         "clients/fedrep.py",
     } <= set(names)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from privfed.experiment.wiring import Experiment
+    from privfed.report.audit_page import Curves
 
 DESCRIPTION = """\
 Audit a privacy claim as an attacker would. The run's real strategy, noise gate and ledger are played again and again
@@ -214,19 +215,27 @@ def execute(options: argparse.Namespace) -> None:
 
 def by_repetitions(
     experiment: Experiment, options: argparse.Namespace
-) -> tuple[dict[str, Any], Any]:
-    """The result with its audit, and what the picture shows."""
+) -> tuple[dict[str, Any], Curves]:
+    """Audit by many repetitions; return the result with its audit, and what the pictures show."""
     from privfed.audit.canary import PLUS, Stage
     from privfed.audit.repetitions import observations
+    from privfed.audit.trade_off import curves_of
     from privfed.audit.verdict import examine, likelihood_weights, summary
-    from privfed.report.audit_page import Progress, curves_of
+    from privfed.report.audit_console import Progress
 
     stage = Stage(experiment, options.repetitions)
     played = stage.play(experiment.strategy, PLUS)
     experiment.ledger.close()
     result = experiment.result({})
     weights = likelihood_weights(stage, played, experiment.ledger.releases)
-    with Progress(experiment, options) as progress:
+    with Progress(
+        algo=experiment.cfg.algo.name,
+        budget=experiment.budget,
+        noise=experiment.federation.gate.source.name,
+        releases=len(experiment.ledger.releases),
+        repetitions=options.repetitions,
+        quiet=options.quiet,
+    ) as progress:
         seen = observations(stage, progress.done)
     findings = examine(stage, seen, weights, result["privacy"], options.confidence)
     runs = sum(map(len, seen.values()))
@@ -237,7 +246,7 @@ def by_repetitions(
 
 
 def by_one_run(experiment: Experiment, options: argparse.Namespace) -> tuple[dict[str, Any], None]:
-    """The result with its audit."""
+    """Audit by one run with many canaries; return the result with its audit, and no pictures."""
     from privfed.audit.one_run import guesses, one_run
     from privfed.foundation.seeding import generator
 
@@ -255,13 +264,18 @@ def by_one_run(experiment: Experiment, options: argparse.Namespace) -> tuple[dic
 
 
 def finish(
-    folder: Path, experiment: Experiment, result: dict[str, Any], curves: Any, quiet: bool
+    folder: Path,
+    experiment: Experiment,
+    result: dict[str, Any],
+    curves: Curves | None,
+    quiet: bool,
 ) -> None:
     """Write everything, say what was found, and fail if the claim does not hold."""
     from omegaconf import OmegaConf
 
     from privfed.foundation.atomic_files import write_atomically
-    from privfed.report.audit_page import audit_page, show_summary, verdict
+    from privfed.report.audit_console import show_summary, verdict
+    from privfed.report.audit_page import audit_page
     from privfed.report.run_files import finite, write_result
 
     result["runtime"] = "inprocess"  # the server's side alone is played, without any network

@@ -1,4 +1,4 @@
-"""Small charts as inline SVG: no library, no script, colours from the page's own light or dark palette."""
+"""Draw small charts as inline SVG, without a script, in the colours of the page's style sheet."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import NDArray
 
 WIDTH, HEIGHT = 440, 280
@@ -20,10 +21,16 @@ NARROW = 4.0
 
 @dataclass(frozen=True)
 class Series:
-    """One line (points), or a dashed level across the chart (one y, no x). colour: a class of the style sheet.
+    """One line through points, or a dashed level across the chart (one y, no x).
 
-    band: the (low, high) between which the line may lie, point by point. whiskers: the same, drawn at each point.
-    Without a colour it is a reference: dashed, and named where it is drawn.
+    Attributes:
+        name: Name in the legend.
+        y: Heights of the points.
+        x: Places of the points; empty for a level.
+        colour: A class of the style sheet; empty for a reference, which is dashed, and named where
+            it is drawn.
+        band: Lower and upper ends between which the line may lie, each as long as `y`.
+        whiskers: The same, drawn as a whisker at each point.
     """
 
     name: str
@@ -45,7 +52,7 @@ class Axis:
     log: bool = False
 
     def __call__(self, value: float) -> float:
-        """The pixel of a value; values outside are drawn at the edge."""
+        """Return the pixel of a value; values outside the range are drawn at its edge."""
         low, high = self._scale(self.low), self._scale(self.high)
         share = (self._scale(min(max(value, self.low), self.high)) - low) / ((high - low) or 1.0)
         return self.start + share * (self.end - self.start)
@@ -54,7 +61,7 @@ class Axis:
         return math.log10(value) if self.log else value
 
     def ticks(self) -> list[float]:
-        """Round values inside the range, about five of them."""
+        """Choose about five round values inside the range."""
         if self.log:
             first, last = (
                 math.ceil(math.log10(self.low) - 1e-9),
@@ -78,8 +85,19 @@ class Axis:
 
 def line_chart(
     series: Sequence[Series], x_label: str, y_label: str, log_y: bool = False, log_x: bool = False
-) -> str:
-    """Lines over a common x, with levels drawn dashed."""
+) -> Markup:
+    """Draw lines over a common x axis, and levels.
+
+    Args:
+        series: Lines and levels; at least one of them has places on the x axis.
+        x_label: Name of the x axis.
+        y_label: Name of the y axis.
+        log_y: Logarithmic y axis, unless all values are within a factor of NARROW.
+        log_x: Logarithmic x axis.
+
+    Returns:
+        The chart with its legend.
+    """
     xs = [x for s in series for x in s.x]
     if min(xs) == max(xs):  # one point stands in the middle
         xs += [xs[0] / 2, xs[0] * 2] if log_x else [xs[0] - 1, xs[0] + 1]
@@ -130,9 +148,8 @@ def line_chart(
                 for x, a, b in zip(s.x, *s.whiskers, strict=True)
             ]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        parts.append(
-            f'<polyline class="{"line" if s.x and s.colour else "level"} {s.colour}" points="{path}"/>'
-        )
+        kind = "line" if s.x and s.colour else "level"
+        parts.append(f'<polyline class="{kind} {s.colour}" points="{path}"/>')
         if s.x and s.colour and len(points) <= 40:
             parts += [
                 f'<circle class="dot {s.colour}" cx="{x:.1f}" cy="{y:.1f}" r="2.6"/>'
@@ -144,8 +161,19 @@ def line_chart(
 
 def histogram_chart(
     edges: Sequence[float], counts: Sequence[Series], x_label: str, y_label: str, log: bool
-) -> str:
-    """Overlaid histograms; edges, one more than counts, are values or their decimal logarithms."""
+) -> Markup:
+    """Draw histograms over each other.
+
+    Args:
+        edges: Edges of the bins, one more than there are counts.
+        counts: Counts per bin, as the `y` of each series.
+        x_label: Name of the x axis.
+        y_label: Name of the y axis.
+        log: Logarithmic x axis; `edges` are then decimal logarithms.
+
+    Returns:
+        The chart with its legend.
+    """
     values = [10.0**edge for edge in edges] if log else list(edges)
     used = [i for s in counts for i, c in enumerate(s.y) if c > 0]
     first, last = max(0, min(used) - 1), min(len(edges) - 2, max(used) + 1)
@@ -156,13 +184,23 @@ def histogram_chart(
         for i in range(first, last + 1):
             if s.y[i] > 0:
                 x0, x1, y = across(values[i]), across(values[i + 1]), up(s.y[i])
-                box = f'x="{x0:.1f}" y="{y:.1f}" width="{x1 - x0:.1f}" height="{HEIGHT - BOTTOM - y:.1f}"'
+                size = f'width="{x1 - x0:.1f}" height="{HEIGHT - BOTTOM - y:.1f}"'
+                box = f'x="{x0:.1f}" y="{y:.1f}" {size}'
                 parts.append(f'<rect class="bar {s.colour}" {box}/>')
     return _svg(parts, f"{y_label} by {x_label}") + _legend(counts)
 
 
-def heat_map(values: NDArray[np.int64], x_label: str, y_label: str) -> str:
-    """A field of boxes, one for each of values (rows, columns), the darker the larger; rows are counted from below."""
+def heat_map(values: NDArray[np.int64], x_label: str, y_label: str) -> Markup:
+    """Draw one box per value, the darker the larger.
+
+    Args:
+        values: Numbers of at least 0, shape (rows, columns); the first row is the lowest.
+        x_label: What a column is.
+        y_label: What a row is.
+
+    Returns:
+        The chart.
+    """
     rows, columns = values.shape
     across = Axis(0, columns, LEFT, WIDTH - RIGHT)
     up = Axis(0, rows, HEIGHT - BOTTOM, TOP)
@@ -180,13 +218,18 @@ def heat_map(values: NDArray[np.int64], x_label: str, y_label: str) -> str:
 
 
 def _name(reference: Series, share: float, across: Axis, up: Axis) -> str:
-    """References may be close, so that their names stand side by side, from the right, where lines are mostly far away."""
+    """Write the name of a reference beside it.
+
+    References may be close to each other, so their names stand side by side. They start on the
+    right, where lines are mostly far away.
+    """
     end = WIDTH - RIGHT - 2 - share * (WIDTH - LEFT - RIGHT)
     nearest = min(
         range(len(reference.x)), key=lambda i: abs(across(reference.x[i]) - end), default=0
     )
     y = up(reference.y[nearest])
-    return f'<text class="name" x="{end:.1f}" y="{max(y - 5, TOP + 8):.1f}" text-anchor="end">{escape(reference.name)}</text>'
+    place = f'x="{end:.1f}" y="{max(y - 5, TOP + 8):.1f}"'
+    return f'<text class="name" {place} text-anchor="end">{escape(reference.name)}</text>'
 
 
 def _whisker(x: float, low: float, high: float, colour: str) -> str:
@@ -202,17 +245,15 @@ def _frame(across: Axis, up: Axis, x_label: str, y_label: str) -> str:
         parts.append(
             f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
         )
-        parts.append(
-            f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{_number(value, up.log)}</text>'
-        )
+        number = _number(value, up.log)
+        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{number}</text>')
     for value in across.ticks():
         x = across(value)
         parts.append(
             f'<line class="tick" x1="{x:.1f}" x2="{x:.1f}" y1="{floor}" y2="{floor + 4}"/>'
         )
-        parts.append(
-            f'<text x="{x:.1f}" y="{floor + 17}" text-anchor="middle">{_number(value, across.log)}</text>'
-        )
+        number = _number(value, across.log)
+        parts.append(f'<text x="{x:.1f}" y="{floor + 17}" text-anchor="middle">{number}</text>')
     parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{floor}" y2="{floor}"/>')
     middle = (LEFT + WIDTH - RIGHT) / 2
     parts.append(
@@ -232,13 +273,14 @@ def _number(value: float, log: bool) -> str:
     return f"{value:g}"
 
 
-def _svg(parts: Sequence[str], title: str) -> str:
-    inside = "".join(parts)
-    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">{inside}</svg>'
+def _svg(parts: Sequence[str], title: str) -> Markup:
+    """Put parts, whose texts are escaped already, into a drawing."""
+    head = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">'
+    return Markup(f"{head}{''.join(parts)}</svg>")
 
 
-def _legend(series: Sequence[Series]) -> str:
+def _legend(series: Sequence[Series]) -> Markup:
     items = "".join(
         f'<li><i class="key {s.colour}"></i>{escape(s.name)}</li>' for s in series if s.colour
     )
-    return f'<ul class="legend">{items}</ul>'
+    return Markup(f'<ul class="legend">{items}</ul>')

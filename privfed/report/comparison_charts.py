@@ -1,4 +1,4 @@
-"""The charts of a comparison: error against epsilon with the seeds' spread, and error step by step."""
+"""The charts of a comparison of runs: error against epsilon, error after every step, gains."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from privfed.data.error_tally import RATIOS
 from privfed.report.charts import Series, line_chart
 from privfed.report.gain_chart import gain_label
 from privfed.report.past_runs import Setting, in_words, spread
-from privfed.report.run_page import card
+from privfed.report.templating import Picture
 from privfed.report.wording import error_in_words, error_of
 
 COLOURS = [f"c{i}" for i in range(1, 9)]
@@ -21,11 +21,11 @@ LEVELS = {
     "offset": "global and offset",
     "oracle": "oracle",
 }
-"""Predictors that runs are measured against, by the end of their metric's name."""
+"""Predictors that runs are compared with, by the end of their metric's name."""
 
 
 def _lines(settings: Sequence[Setting]) -> dict[str, list[Setting]]:
-    """The settings that are points of one line, by the line's name."""
+    """Group the settings that are points of one line, by the line's name."""
     lines: dict[str, list[Setting]] = {}
     for setting in settings:
         lines.setdefault(in_words(setting.line) or setting.runs[0].result["algo"], []).append(
@@ -35,7 +35,14 @@ def _lines(settings: Sequence[Setting]) -> dict[str, list[Setting]]:
 
 
 def _places(settings: Sequence[Setting]) -> tuple[str, dict[Setting, float]]:
-    """What the settings are drawn against, and where each has its place: epsilon, or the one number in which they differ."""
+    """Choose the x axis: epsilon, or the one number in which the settings differ.
+
+    Args:
+        settings: Settings that are drawn in one chart.
+
+    Returns:
+        The name of the axis, and the place on it of each setting that has one.
+    """
     private = [s for s in settings if 0 < s.epsilon < math.inf]
     spent = {s: s.epsilon for s in private}
     if len({f"{epsilon:.3g}" for epsilon in spent.values()}) > 1 or len(settings) == 1:
@@ -50,8 +57,16 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def error_card(settings: Sequence[Setting]) -> str:
-    """Error against epsilon, or against what else is varied: a line for all that differ in nothing else."""
+def error_picture(settings: Sequence[Setting]) -> Picture | None:
+    """Draw the error against epsilon, or against the one number that is varied instead.
+
+    Args:
+        settings: Settings whose errors are of the same kind; those that differ in nothing but their
+            place on the x axis are points of one line.
+
+    Returns:
+        The picture; None if no setting has a place on the x axis.
+    """
     x_label, places = _places(settings)
     y_label, log = _error(settings)
     lines = (
@@ -66,7 +81,8 @@ def error_card(settings: Sequence[Setting]) -> str:
             low, high = ([s.error + sign * (s.spread or 0.0) for s in points] for sign in (-1, 1))
             x = [places[s] for s in points]
             series.append(Series(name, [s.error for s in points], x, colour, whiskers=(low, high)))
-        # What spends nothing, or has no privacy, is a level; mostly the same one, whatever the budget.
+        # A setting that spends nothing, or has no privacy, is a level: its error is mostly the same
+        # for every budget.
         without = {f"{s.error:.3g}": s.name if points else name for s in members if s not in places}
         apart += [
             Series(f"{words} (dashed)", [float(error)], colour=colour)
@@ -74,7 +90,7 @@ def error_card(settings: Sequence[Setting]) -> str:
         ]
     xs = [x for s in series for x in s.x]
     if not xs:
-        return ""
+        return None
     wide = min(xs) > 0 and max(xs) > 3 * min(xs)
     chart = line_chart(
         [*_references(settings, places), *apart, *series], x_label, y_label, log, wide
@@ -84,18 +100,27 @@ def error_card(settings: Sequence[Setting]) -> str:
         if len(lines) > len(COLOURS)
         else ""
     )
-    note = f'<p class="soft">Means over seeds; whiskers are one standard deviation. Simulation, not private.{many}</p>'
-    return card(f"Error against {x_label}", chart + note)
+    note = "Means over seeds; whiskers are one standard deviation. Simulation, not private." + many
+    return Picture(f"Error against {x_label}", chart, note)
 
 
 def _error(settings: Sequence[Setting]) -> tuple[str, bool]:
-    """What the error of these settings is, and whether it is drawn on a logarithmic scale."""
+    """Name the error of these settings, and say whether its scale is logarithmic."""
     result = settings[0].runs[0].result
     return error_in_words(result), error_of(result["metrics"]) != "risk"
 
 
 def _references(settings: Sequence[Setting], places: dict[Setting, float]) -> list[Series]:
-    """What the settings are measured against, where it is the same for all, or for all that stand at the same place."""
+    """Draw the predictors that the settings are compared with, each without a colour.
+
+    Args:
+        settings: Settings that are drawn in one chart.
+        places: Place of each setting on the x axis.
+
+    Returns:
+        A level per predictor whose error is the same everywhere, within 20%; a line if it is the
+        same for all settings at one place; nothing for a predictor that differs there.
+    """
     found = []
     for end, words in LEVELS.items():
         at: dict[float, list[float]] = {}
@@ -113,8 +138,15 @@ def _references(settings: Sequence[Setting], places: dict[Setting, float]) -> li
     return found
 
 
-def convergence_card(settings: Sequence[Setting]) -> str:
-    """Error after every step, a curve a setting."""
+def convergence_picture(settings: Sequence[Setting]) -> Picture | None:
+    """Draw the error after every step, one curve per setting.
+
+    Args:
+        settings: Settings whose errors are of the same kind.
+
+    Returns:
+        The picture; None if no setting was judged after several steps.
+    """
     error, (y_label, log) = error_of(settings[0].runs[0].result["metrics"]), _error(settings)
     series: list[Series] = []
     drawn = _shown_curves(settings)
@@ -132,19 +164,26 @@ def convergence_card(settings: Sequence[Setting]) -> str:
         )
         series.append(Series(setting.name, mean, steps[:length], COLOURS[len(series)], band))
     if not series:
-        return ""
+        return None
     few = f" {len(series)} of {len(settings)} settings." if len(drawn) < len(settings) else ""
     whose = (
         "Held-out rows of some users"
         if "judged" in drawn[0].runs[0].result
         else "On fresh users where heads are personal"
     )
-    note = f'<p class="soft">{whose}; bands are one standard deviation over seeds.{few}</p>'
-    return card("Error after every step", line_chart(series, "step", y_label, log) + note)
+    note = f"{whose}; bands are one standard deviation over seeds.{few}"
+    return Picture("Error after every step", line_chart(series, "step", y_label, log), note)
 
 
-def gains_card(settings: Sequence[Setting]) -> str:
-    """How many users gain how much over learning alone, a curve a setting, where that was counted; all seeds together."""
+def gains_picture(settings: Sequence[Setting]) -> Picture | None:
+    """Draw the share of users by their gain over learning alone, one curve per setting.
+
+    Args:
+        settings: Settings whose errors are of the same kind.
+
+    Returns:
+        The picture, over all seeds of each setting; None if gains were counted in no run.
+    """
     series: list[Series] = []
     ratio = error_of(settings[0].runs[0].result["metrics"]) != "risk"
     middles = [(a + b) / 2 for a, b in pairwise(RATIOS.edges)]
@@ -160,14 +199,22 @@ def gains_card(settings: Sequence[Setting]) -> str:
             x = [10**middle for middle in middles] if ratio else middles
             series.append(Series(setting.name, shares, x, COLOURS[len(series)]))
     if not series:
-        return ""
-    note = '<p class="soft">To the right of the middle a user gains. Not private: simulations only.</p>'
+        return None
+    note = "To the right of the middle a user gains. Not private: simulations only."
     chart = line_chart(series, gain_label(ratio), "share of users", log_x=ratio)
-    return card("Who gains by a personal model", chart + note)
+    return Picture("Who gains by a personal model", chart, note)
 
 
 def _shown_curves(settings: Sequence[Setting]) -> Sequence[Setting]:
-    """As many as there are colours; where that is not all, those with one budget, of which most settings have a result."""
+    """Choose at most one setting per colour.
+
+    Args:
+        settings: Settings whose errors are of the same kind.
+
+    Returns:
+        All settings if there are enough colours; otherwise those of one budget, namely of the
+        middle one among the budgets with most settings.
+    """
     if len(settings) <= len(COLOURS):
         return settings
     budgets: dict[str, list[Setting]] = {}

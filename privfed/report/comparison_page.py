@@ -1,11 +1,11 @@
-"""A page that holds several runs next to each other: error against epsilon, convergence, budget, guarantees, settings."""
+"""The page that compares several runs: errors, convergence, budgets, guarantees and settings."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
-from html import escape
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from urllib.parse import quote
@@ -16,50 +16,99 @@ from privfed.privacy.noise import SeededNoise
 from privfed.report.comparison_charts import (
     COLOURS,
     LEVELS,
-    convergence_card,
-    error_card,
-    gains_card,
+    convergence_picture,
+    error_picture,
+    gains_picture,
 )
 from privfed.report.console import paid
 from privfed.report.past_runs import Run, Setting, differing, settings_of, shown
-from privfed.report.run_page import card, details, figure_cards, whole_page
+from privfed.report.templating import Figure, Page, Picture, Table, render
 from privfed.report.wording import error_in_words, guarantee_in_words
 
 SEVERAL = (
-    "The noise of these runs is not seeded, as for real users: for those who take part in several runs budgets add up, and "
-    "choosing settings or results by comparing runs is not covered by the guarantee of any one of them."
+    "The noise of these runs is not seeded, as for real users: for those who take part in several "
+    "runs budgets add up, and choosing settings or results by comparing runs is not covered by the "
+    "guarantee of any one of them."
 )
 
 
+@dataclass(frozen=True)
+class RunLine:
+    """One line of the table of all runs; report: the address of the run's page, or empty."""
+
+    folder: str
+    report: str
+    setting: str
+    seed: str
+    error: str
+    epsilon: str
+    time: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonPage(Page):
+    """What comparison.html lays out.
+
+    Attributes:
+        pictures: Charts, in the order in which they are shown.
+        settings: Error and cost of each setting.
+        budgets: Share of the budget of each release, by setting.
+        colours: Colour of each release in `budgets`.
+        guarantees: Names of the settings with the same guarantee, by the guarantee in words.
+        warning: What holds for users who take part in several of the runs; empty for simulations.
+        differences: Values of the keys in which the configurations differ.
+        runs: All runs.
+    """
+
+    pictures: Sequence[Picture]
+    settings: Table
+    budgets: Mapping[str, Mapping[str, float]]
+    colours: Mapping[str, str]
+    guarantees: Mapping[str, Sequence[str]]
+    warning: str
+    differences: Table | None
+    runs: Sequence[RunLine]
+
+
 def comparison_page(runs: Sequence[Run], folder: Path, title: str = "") -> str:
-    """The page of these runs, to be kept in this folder."""
+    """Make the page that compares runs.
+
+    Args:
+        runs: At least one finished run.
+        folder: Where the page will be kept; links to the runs' own pages are relative to it.
+        title: First words of the heading.
+
+    Returns:
+        The HTML of the page.
+    """
     settings = settings_of(runs)
-    kinds: dict[str, list[Setting]] = {}
-    for setting in settings:
-        if not math.isnan(setting.error):
-            kinds.setdefault(error_in_words(setting.runs[0].result), []).append(setting)
-    cards = [
-        made
-        for judged in kinds.values()
-        for made in (error_card(judged), convergence_card(judged), gains_card(judged))
-    ]
-    cards += [_settings_card(settings), _budget_card(settings), _guarantees_card(settings)]
-    keys = differing(settings)
-    if keys:
-        cards.append(details("What differs in the configurations", _differences(settings, keys)))
-    cards.append(details("All runs", _runs(settings, folder)))
+    budgets = {s.name: shares for s in settings if (shares := budget_shares(s.runs[0]))}
+    releases = dict.fromkeys(name for shares in budgets.values() for name in shares)
     users = sorted({run.result["n_users"] for run in runs})
-    where = (
-        f"{' or '.join(f'{n:,}' for n in users[:4])}{' or more' if len(users) > 4 else ''} users"
-    )
-    heading = f"{title or 'comparison'}: {_counted(len(runs), 'run')}"
-    return whole_page(
-        heading, where, _figures(settings), [c for c in cards if c], runs[0].result["versions"]
+    return render(
+        "comparison.html.md",
+        ComparisonPage(
+            title=f"{title or 'comparison'}: {len(runs):,} run{'' if len(runs) == 1 else 's'}",
+            subtitle=(
+                f"{' or '.join(f'{n:,}' for n in users[:4])}"
+                f"{' or more' if len(users) > 4 else ''} users"
+            ),
+            figures=_figures(settings),
+            versions=runs[0].result["versions"],
+            pictures=_pictures(settings),
+            settings=_settings(settings),
+            budgets=budgets,
+            colours={name: COLOURS[i % len(COLOURS)] for i, name in enumerate(releases)},
+            guarantees=_guarantees(settings),
+            warning=SEVERAL if add_up(runs) else "",
+            differences=_differences(settings),
+            runs=[_line(run, setting, folder) for setting in settings for run in setting.runs],
+        ),
     )
 
 
 def add_up(runs: Sequence[Run]) -> bool:
-    """Whether these are several runs with noise that cannot be repeated, as real users get it."""
+    """Whether several of the runs have noise that cannot be repeated, as real users get it."""
     real = [
         run
         for run in runs
@@ -69,90 +118,22 @@ def add_up(runs: Sequence[Run]) -> bool:
 
 
 def mean_and_spread(setting: Setting) -> str:
-    """`0.00129 ± 2e-05`, over the seeds."""
+    """Write the mean error and its standard deviation over seeds, as `0.00129 ± 2e-05`."""
     if math.isnan(setting.error):
         return "-"
     return f"{setting.error:.4g}" + ("" if setting.spread is None else f" ± {setting.spread:.2g}")
 
 
-def _counted(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
-
-
-def _figures(settings: Sequence[Setting]) -> str:
-    seeds = sorted({len(setting.runs) for setting in settings})
-    each = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    figures = [("settings", f"{len(settings)}", f"{each} seed(s) each")]
-    judged = [setting for setting in settings if not math.isnan(setting.error)]
-    if len({error_in_words(setting.runs[0].result) for setting in judged}) == 1:
-        private = [setting for setting in judged if 0 < setting.epsilon < math.inf]
-        best = min(private or judged, key=lambda setting: setting.error)
-        figures.append(("lowest error", f"{best.error:.3g}", best.name))
-    spent = sorted(setting.epsilon for setting in settings)
-    low, high = f"{spent[0]:.3g}", f"{spent[-1]:.3g}"
-    figures.append(
-        (
-            "privacy spent by a run",
-            f"ε {low}" if low == high else f"ε {low} to {high}",
-            "see the guarantees below",
-        )
-    )
-    return figure_cards(figures)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int] = ()) -> str:
-    """A table of cells that are HTML already; it scrolls inside its card."""
-    kinds = [' class="n"' if i in numbers else "" for i in range(len(head))]
-    top = "".join(f"<th{kind}>{escape(text)}</th>" for text, kind in zip(head, kinds, strict=True))
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td{k}>{cell}</td>" for cell, k in zip(row, kinds, strict=True))
-        + "</tr>"
-        for row in rows
-    )
-    table = f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<div class="scroll" role="region" aria-label="table" tabindex="0">{table}</div>'
-
-
-def _settings_card(settings: Sequence[Setting]) -> str:
-    ends = [
-        end for end in LEVELS if any(run.rival(end) is not None for s in settings for run in s.runs)
-    ]
-    rows = []
-    for s in settings:
-        rivals = [
-            [value for run in s.runs if (value := run.rival(end)) is not None] for end in ends
-        ]
-        means = [f"{fmean(values):.4g}" if values else "" for values in rivals]
-        rows.append(
-            [escape(s.name), str(len(s.runs)), mean_and_spread(s), f"{s.epsilon:.4g}", *means]
-        )
-    head = ["setting", "seeds", "error", "epsilon spent", *(LEVELS[end] for end in ends)]
-    return card("All settings", _table(head, rows, range(1, len(head))), wide=True)
-
-
-def _budget_card(settings: Sequence[Setting]) -> str:
-    shares = {s.name: share for s in settings if (share := budget_shares(s.runs[0]))}
-    if not shares:
-        return ""
-    names = list(dict.fromkeys(name for share in shares.values() for name in share))
-    colour = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
-    rows = []
-    for setting, share in shares.items():
-        bar = "".join(
-            f'<i class="{colour[name]}" style="width:{100 * part:.1f}%"></i>'
-            for name, part in share.items()
-        )
-        parts = [f"{share[name]:.1%}" if name in share else "" for name in names]
-        rows.append([escape(setting), f'<div class="stack" aria-hidden="true">{bar}</div>', *parts])
-    legend = "".join(f'<li><i class="key {colour[name]}"></i>{escape(name)}</li>' for name in names)
-    table = _table(["setting", "", *names], rows, range(2, 2 + len(names)))
-    note = '<p class="soft">Shares of what one user pays, in the quantity that adds up: mu², or epsilon of selections.</p>'
-    return card("Budget by release", f'{table}<ul class="legend">{legend}</ul>{note}', wide=True)
-
-
 def budget_shares(run: Run) -> dict[str, float]:
-    """What part of a user's cost each kind of release is; empty where there is no cost, or no ledger that can be read."""
+    """Divide the cost of one user by kind of release.
+
+    Args:
+        run: A finished run.
+
+    Returns:
+        The share of each kind of release; empty if nothing was spent, if the cost is infinite, or
+        if there is no ledger that can be read.
+    """
     ledger = Ledger(Budget(run.config["eps"], run.config["delta"], run.config["neighbouring"]))
     try:
         ledger.verify(run.folder / "ledger.jsonl")
@@ -166,56 +147,77 @@ def budget_shares(run: Run) -> dict[str, float]:
     return {name: cost / total for name, cost in costs.items()} if 0 < total < math.inf else {}
 
 
-def _guarantees_card(settings: Sequence[Setting]) -> str:
+def _figures(settings: Sequence[Setting]) -> list[Figure]:
+    seeds = sorted({len(setting.runs) for setting in settings})
+    each = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+    figures = [Figure("settings", f"{len(settings)}", f"{each} seed(s) each")]
+    judged = [setting for setting in settings if not math.isnan(setting.error)]
+    if len({error_in_words(setting.runs[0].result) for setting in judged}) == 1:
+        private = [setting for setting in judged if 0 < setting.epsilon < math.inf]
+        best = min(private or judged, key=lambda setting: setting.error)
+        figures.append(Figure("lowest error", f"{best.error:.3g}", best.name))
+    spent = sorted(setting.epsilon for setting in settings)
+    low, high = f"{spent[0]:.3g}", f"{spent[-1]:.3g}"
+    cost = f"ε {low}" if low == high else f"ε {low} to {high}"
+    return [*figures, Figure("privacy spent by a run", cost, "see the guarantees below")]
+
+
+def _pictures(settings: Sequence[Setting]) -> list[Picture]:
+    """Draw settings whose errors are of the same kind together."""
+    kinds: dict[str, list[Setting]] = {}
+    for setting in settings:
+        if not math.isnan(setting.error):
+            kinds.setdefault(error_in_words(setting.runs[0].result), []).append(setting)
+    return [
+        picture
+        for judged in kinds.values()
+        for draw in (error_picture, convergence_picture, gains_picture)
+        if (picture := draw(judged)) is not None
+    ]
+
+
+def _settings(settings: Sequence[Setting]) -> Table:
+    ends = [
+        end for end in LEVELS if any(run.rival(end) is not None for s in settings for run in s.runs)
+    ]
+    rows = []
+    for s in settings:
+        rivals = [
+            [value for run in s.runs if (value := run.rival(end)) is not None] for end in ends
+        ]
+        means = [f"{fmean(values):.4g}" if values else "" for values in rivals]
+        rows.append([s.name, str(len(s.runs)), mean_and_spread(s), f"{s.epsilon:.4g}", *means])
+    head = ["setting", "seeds", "error", "epsilon spent", *(LEVELS[end] for end in ends)]
+    return Table(head, rows)
+
+
+def _guarantees(settings: Sequence[Setting]) -> dict[str, list[str]]:
+    """Say what each setting guarantees, by the run that spent most."""
     said: dict[str, list[str]] = {}
     for setting in settings:
-        said.setdefault(
-            guarantee_in_words(max(setting.runs, key=lambda run: run.epsilon).result), []
-        ).append(setting.name)
-    several = (
-        f"<p>{escape(SEVERAL)}</p>" if add_up([run for s in settings for run in s.runs]) else ""
+        most = max(setting.runs, key=lambda run: run.epsilon)
+        said.setdefault(guarantee_in_words(most.result), []).append(setting.name)
+    return said
+
+
+def _differences(settings: Sequence[Setting]) -> Table | None:
+    rows = [
+        [key, *(shown(setting.runs[0].config.get(key, "-")) for setting in settings)]
+        for key in differing(settings)
+    ]
+    head = ["key", *(setting.name for setting in settings)]
+    return Table(head, rows, text_columns=len(head)) if rows else None
+
+
+def _line(run: Run, setting: Setting, folder: Path) -> RunLine:
+    path = Path(os.path.relpath(run.folder, folder))
+    has_page = (run.folder / "report.html").exists()
+    return RunLine(
+        folder=str(path),
+        report=quote(str(path / "report.html")) if has_page else "",
+        setting=setting.name,
+        seed=str(run.result["seed"]),
+        error="-" if math.isnan(run.error) else f"{run.error:.4g}",
+        epsilon=f"{run.epsilon:.4g}",
+        time=f"{run.result['time']['total_s']:.1f} s",
     )
-    words = "".join(
-        f"<p><b>{escape('; '.join(names))}</b><br>{escape(text)}</p>"
-        for text, names in said.items()
-    )
-    if len(said) <= 2:
-        return card("What each run guarantees", several + words, wide=True)
-    return (
-        card("Several runs on the same users", several, wide=True) if several else ""
-    ) + details("What each run guarantees", words)
-
-
-def _differences(settings: Sequence[Setting], keys: Sequence[str]) -> str:
-    rows = []
-    for key in keys:
-        values = [setting.runs[0].config.get(key, "-") for setting in settings]
-        rows.append([escape(key), *(escape(shown(value)) for value in values)])
-    return _table(["key", *(setting.name for setting in settings)], rows)
-
-
-def _runs(settings: Sequence[Setting], folder: Path) -> str:
-    rows = []
-    for setting in settings:
-        for run in setting.runs:
-            path = Path(os.path.relpath(run.folder, folder))
-            report = run.folder / "report.html"
-            name = escape(str(path))
-            link = (
-                f'<a href="{quote(str(path / "report.html"))}">{name}</a>'
-                if report.exists()
-                else name
-            )
-            error = "-" if math.isnan(run.error) else f"{run.error:.4g}"
-            seconds = f"{run.result['time']['total_s']:.1f} s"
-            rows.append(
-                [
-                    link,
-                    escape(setting.name),
-                    str(run.result["seed"]),
-                    error,
-                    f"{run.epsilon:.4g}",
-                    seconds,
-                ]
-            )
-    return _table(["run", "setting", "seed", "error", "epsilon spent", "time"], rows, range(2, 6))

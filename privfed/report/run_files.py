@@ -1,4 +1,7 @@
-"""The files of a run: result.json, rounds.csv, config.yaml, model.npz and report.html (the ledger is written as it happens)."""
+"""The files of a run: result.json, rounds.csv, config.yaml, model.npz and report.html.
+
+The ledger is not among them: it is written while releases happen.
+"""
 
 from __future__ import annotations
 
@@ -8,37 +11,61 @@ import json
 import math
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from privfed.config.run_config import load
 from privfed.data.error_bins import Scale
-from privfed.experiment import checkpoint
-from privfed.experiment.result import Outcome
 from privfed.federation.user_state import PRIVATE
 from privfed.foundation.atomic_files import write_atomically
 from privfed.foundation.errors import PrivfedError
+from privfed.foundation.linalg import Array
 from privfed.privacy.ledger import Budget, Ledger, locked, plain
 from privfed.privacy.noise import SeededNoise
 from privfed.report.past_runs import Run
 from privfed.report.run_page import report_page
 
 COLUMNS = (
-    "step", "task", "round", "clip", "noise_std", "epsilon", "mse", "risk", "frobenius", "dist", "missing_users", "seconds",
+    "step", "task", "round", "clip", "noise_std", "epsilon", "mse", "risk", "frobenius", "dist",
+    "missing_users", "seconds",
 )  # fmt: skip
-
-
+"""Columns of rounds.csv."""
+CHECKPOINT = "checkpoint.npz"
+"""Where an unfinished run keeps its state; of no use once there is a result."""
 FILES = (
-    "ledger.jsonl", "roster.json", checkpoint.FILE, "config.yaml", "schema.yaml", "rounds.csv", "model.npz", "report.html",
-    "audit.html", "nodes.json", "details.json", "error.txt", "mlflow.txt", "tensorboard", PRIVATE, "result.json",
+    "ledger.jsonl", "roster.json", CHECKPOINT, "config.yaml", "schema.yaml", "rounds.csv",
+    "model.npz", "report.html", "audit.html", "nodes.json", "details.json", "error.txt",
+    "mlflow.txt", "tensorboard", PRIVATE, "result.json",
 )  # fmt: skip
+"""All files of a run, result.json last."""
+
+
+class Finished(Protocol):
+    """What a run leaves behind, before it is written; see `privfed.experiment.result.Outcome`."""
+
+    result: dict[str, Any]
+    model: dict[str, Array]
+    rows: list[dict[str, Any]]
+    histograms: dict[str, Array]
+    scale: Scale | None
+    split: NDArray[np.int64] | None
+    by_size: Array | None
+    schema: Any
 
 
 def keep_previous(folder: Path) -> None:
-    """An earlier run in the same folder is moved to previous-1, previous-2, ...: nothing is lost, nothing is mixed."""
+    """Move an earlier run in the same folder to previous-1, previous-2, ..., so that none is lost.
+
+    Args:
+        folder: Where the next run will write its files.
+
+    Raises:
+        PrivfedError: The earlier run is still going on.
+    """
     ledger, result = folder / "ledger.jsonl", folder / "result.json"
     if ledger.exists():
         locked(ledger).close()  # a run that is still going on is left alone
@@ -54,12 +81,12 @@ def keep_previous(folder: Path) -> None:
 
 
 def write_config(folder: Path, cfg: DictConfig) -> None:
-    """config.yaml, before anything is computed."""
+    """Write config.yaml, before anything is computed."""
     write_atomically(folder / "config.yaml", OmegaConf.to_yaml(cfg).encode())
 
 
-def write_details(folder: Path, outcome: Outcome) -> None:
-    """details.json: the numbers behind the pictures of a simulation, so that its page can be made again."""
+def write_details(folder: Path, outcome: Finished) -> None:
+    """Write details.json: what the pictures of a simulation show, to make its page again later."""
     if outcome.scale is None:
         return
     facts: dict[str, Any] = {
@@ -73,8 +100,17 @@ def write_details(folder: Path, outcome: Outcome) -> None:
     write_atomically(folder / "details.json", json.dumps(facts).encode())
 
 
-def write_run(folder: Path, cfg: DictConfig, outcome: Outcome) -> None:
-    """Everything else, result.json last: where it exists, the run is complete."""
+def write_run(folder: Path, cfg: DictConfig, outcome: Finished) -> None:
+    """Write all other files, result.json last: a run is complete if and only if it exists.
+
+    Args:
+        folder: Folder of the run.
+        cfg: Its configuration.
+        outcome: What it leaves behind.
+
+    Raises:
+        PrivfedError: A number is not finite.
+    """
     result = finite(outcome.result | _flagged(folder, outcome.result))
     table = io.StringIO()
     columns = [
@@ -101,19 +137,19 @@ def write_run(folder: Path, cfg: DictConfig, outcome: Outcome) -> None:
     write_atomically(folder / "report.html", page.encode())
     write_details(folder, outcome)
     write_result(folder, result)
-    (folder / checkpoint.FILE).unlink(missing_ok=True)
+    (folder / CHECKPOINT).unlink(missing_ok=True)
     shutil.rmtree(folder / PRIVATE, ignore_errors=True)
 
 
 def write_result(folder: Path, result: dict[str, Any]) -> None:
-    """result.json, of numbers that were found finite."""
+    """Write result.json; `result` has passed `finite`."""
     write_atomically(
         folder / "result.json", (json.dumps(result, indent=2, allow_nan=False) + "\n").encode()
     )
 
 
 def _flagged(folder: Path, result: dict[str, Any]) -> dict[str, Any]:
-    """A note where this is not the first run on users who may be the same: what one run guarantees does not cover several."""
+    """Add a note if earlier runs wrote into this folder: their users may be the same."""
     spent = [
         str(cost)
         for kept in sorted(folder.glob("previous-*"))
@@ -122,14 +158,15 @@ def _flagged(folder: Path, result: dict[str, Any]) -> dict[str, Any]:
     if not spent or result["privacy"]["noise"] == SeededNoise.name:
         return {}
     note = (
-        f"Earlier runs into this folder spent epsilon {', '.join(spent)}. For users who took part in several runs budgets add "
-        "up, and choosing settings or results by comparing these runs is not covered by the guarantee of this one."
+        f"Earlier runs into this folder spent epsilon {', '.join(spent)}. For users who took part "
+        "in several runs budgets add up, and choosing settings or results by comparing these runs "
+        "is not covered by the guarantee of this one."
     )
     return {"notes": [*result.get("notes", []), note]}
 
 
 def spent_in(folder: Path) -> float | None:
-    """What a run in this folder spent, to four digits, by its ledger; None where nothing can be read."""
+    """Read what the ledger in a folder spent, to four digits; None if it cannot be read."""
     try:
         cfg = load(folder)
         ledger = Ledger(Budget(cfg.eps, cfg.delta, cfg.neighbouring))
@@ -140,7 +177,18 @@ def spent_in(folder: Path) -> float | None:
 
 
 def finite(value: Any, path: str = "result") -> Any:
-    """The same with "inf" for an epsilon that is deliberately infinite; any other number must be finite."""
+    """Check that all numbers are finite, except for an epsilon that is infinite on purpose.
+
+    Args:
+        value: A result, or a part of it.
+        path: Where that part is in the result.
+
+    Returns:
+        The same as plain JSON values, with "inf" for an infinite epsilon.
+
+    Raises:
+        PrivfedError: Another number is not finite.
+    """
     if isinstance(value, dict):
         return {key: finite(inner, f"{path}.{key}") for key, inner in value.items()}
     if isinstance(value, float) and not math.isfinite(value) and "epsilon" not in path:
@@ -149,7 +197,7 @@ def finite(value: Any, path: str = "result") -> Any:
 
 
 def page_again(run: Run) -> str:
-    """The page of a finished run, from its files; pictures whose numbers were not kept are left out."""
+    """Make the page of a finished run from its files, without pictures whose numbers are lost."""
     extra = run.details
     histograms = {
         name: np.asarray(counts, dtype=np.float64)

@@ -32,10 +32,16 @@ def name_step(row: Row, task: str, rounds: int) -> str:
     return str(row["task"]) if row["round"] == 1 else f"{row['task']} {row['round']}"
 
 
+def nothing_released(result: Row) -> bool:
+    """Whether every user learnt alone: the run released nothing, and no reference told users anything."""
+    privacy = result["privacy"]
+    return bool(privacy["releases"] == 0 and privacy["guarantee"] != "none")
+
+
 def guarantee_in_words(result: Row) -> str:
-    """What was guaranteed, to whom, under which neighbouring relation."""
+    """Say what was guaranteed, to whom, under which neighbouring relation."""
     privacy, users = result["privacy"], f"{result['n_users']:,}"
-    if privacy["releases"] == 0 and privacy["guarantee"] != "none":
+    if nothing_released(result):
         return f"Nothing was released: none of the {users} users' data left its owner."
     if privacy["guarantee"] == "none":
         return (

@@ -162,6 +162,12 @@ def test_a_run_s_own_page_is_written_again_from_its_files(home, tmp_path):
     assert after == before
 
 
+def test_users_alone_are_not_compared_with_themselves(home):
+    alone, altmin = ((home / name / "report.html").read_text() for name in ("alone", "altmin"))
+    for words in ("against each user alone", "What a head gains over learning alone"):
+        assert words in altmin and words not in alone
+
+
 def test_a_page_without_the_numbers_of_its_pictures_has_the_rest(home, tmp_path):
     shutil.copytree(home / "altmin", tmp_path / "run")
     (tmp_path / "run/details.json").unlink()
