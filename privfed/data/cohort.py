@@ -122,7 +122,7 @@ def users_within(total: int, each: int) -> int:
     return int(np.clip(total // max(1, each), 64, max(4096, total >> 11)))
 
 
-def spread(n: int, nodes: int) -> list[range]:
+def spread_evenly(n: int, nodes: int) -> list[range]:
     """The numbers of n users on nodes as evenly as possible."""
     edges = [n * i // nodes for i in range(nodes + 1)]
     return [range(first, last) for first, last in pairwise(edges)]

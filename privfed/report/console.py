@@ -121,10 +121,10 @@ def show_summary(result: Row, folder: Path) -> None:
 
 def show_table(cfg: DictConfig) -> None:
     """How a table is understood; its schema is written where `out` says, to be edited and declared."""
-    from privfed.data.tables.description import describe
+    from privfed.data.tables.description import describe_table
 
     data = NodeFactory.of(cfg).source
-    print(describe(data.schema, data.frame), flush=True)
+    print(describe_table(data.schema, data.frame), flush=True)
     if cfg.out is not None:
         path = Path(str(cfg.out)) / "schema.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)

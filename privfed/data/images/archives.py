@@ -63,13 +63,13 @@ class Archive:
         """All names, without the .gz that an idx file may have."""
         names = self.train + self.test
         return (
-            tuple(n for image in names for n in (image, labels_of(image)))
+            tuple(n for image in names for n in (image, label_file_of(image)))
             if self.kind == "idx"
             else names
         )
 
 
-def labels_of(images: str) -> str:
+def label_file_of(images: str) -> str:
     """The label file that belongs to an idx file of images."""
     return images.replace("images-idx3", "labels-idx1")
 
@@ -116,7 +116,7 @@ ARCHIVES = {
 
 
 @dataclass(frozen=True)
-class Labels:
+class ArchiveLabels:
     """All but the pixels: classes y (N,), of which the first `train` belong to the training set, and whose they are."""
 
     y: Ids
@@ -166,7 +166,7 @@ def locate(name: str, folder: Path) -> dict[str, Path]:
 
 
 @lru_cache(maxsize=8)
-def read_labels(name: str, folder: Path) -> Labels:
+def read_labels(name: str, folder: Path) -> ArchiveLabels:
     """Labels, sizes and users; of pixels only the number of bytes is looked at."""
     archive, paths = ARCHIVES[name], locate(name, folder)
     if archive.kind == "npz":
@@ -176,7 +176,7 @@ def read_labels(name: str, folder: Path) -> Labels:
         if archive.kind == "records":
             parts.append(read_records(paths[image], archive.record)[:, archive.header - 1])
         else:
-            labels, images = read_idx(paths[labels_of(image)], 1), read_idx(paths[image], 3)
+            labels, images = read_idx(paths[label_file_of(image)], 1), read_idx(paths[image], 3)
             expected = (len(labels), *(archive.shape or ())[1:])
             if images.shape != expected:
                 raise damaged(paths[image], f"{times(expected)} pixels", times(images.shape))
@@ -185,11 +185,13 @@ def read_labels(name: str, folder: Path) -> Labels:
         if len(parts[-1]) and not archive.lowest <= parts[-1].min() <= parts[-1].max() < high:
             range_found = f"{parts[-1].min()} to {parts[-1].max()}"
             raise damaged(
-                paths[labels_of(image)], f"labels from {archive.lowest} to {high - 1}", range_found
+                paths[label_file_of(image)],
+                f"labels from {archive.lowest} to {high - 1}",
+                range_found,
             )
     y = np.concatenate(parts).astype(np.int64) - archive.lowest
     assert archive.shape is not None
-    return Labels(y, sum(map(len, parts[: len(archive.train)])), archive.shape)
+    return ArchiveLabels(y, sum(map(len, parts[: len(archive.train)])), archive.shape)
 
 
 @lru_cache(maxsize=4)
@@ -208,7 +210,7 @@ def read_pixels(name: str, folder: Path) -> Pixels:
     return Pixels(tuple(part.reshape(len(part), -1) for part in parts), shape, archive.transposed)
 
 
-def npz_labels(path: Path) -> Labels:
+def npz_labels(path: Path) -> ArchiveLabels:
     """Labels and users of an npz file with arrays x, y and user."""
     x, y, user = read_npz(path, "x", "y", "user")
     if x.dtype != np.uint8 or x.ndim not in (3, 4):
@@ -229,6 +231,6 @@ def npz_labels(path: Path) -> Labels:
             f"y {y.dtype} {y.shape}, user {user.shape}",
         )
     shape = (1, *x.shape[1:]) if x.ndim == 3 else x.shape[1:]
-    return Labels(
+    return ArchiveLabels(
         y.astype(np.int64), len(y), shape, np.unique(user, return_inverse=True)[1].astype(np.int64)
     )

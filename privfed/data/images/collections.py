@@ -21,13 +21,13 @@ from privfed.data.error_bins import UNIT, Scale
 from privfed.data.images import partition
 from privfed.data.images.archives import (
     ARCHIVES,
-    Labels,
+    ArchiveLabels,
     data_root,
     locate,
     read_labels,
     read_pixels,
 )
-from privfed.data.images.deal import SPLITS, Rule, Split
+from privfed.data.images.assignment import SPLITS, Split, SplitRule
 from privfed.data.images.file_formats import Pixel, times
 from privfed.foundation.errors import (
     ConfigError,
@@ -129,7 +129,7 @@ class Images(ImageUsers):
             )
         if self.archive.classes not in (None, classes):
             raise ConfigError.of("data.classes", classes, f"{name} has {self.archive.classes}")
-        self.rule = Rule(split, n, m, S, float(alpha), float(validation), seed)
+        self.rule = SplitRule(split, n, m, S, float(alpha), float(validation), seed)
         self.folder = (
             data_root() / self.archive.folder if path is None else Path(str(path))
         ).absolute()
@@ -158,7 +158,7 @@ class Images(ImageUsers):
         return partition.counts_of(self._split.train, self._labels.y, self.classes)
 
     @cached_property
-    def _labels(self) -> Labels:
+    def _labels(self) -> ArchiveLabels:
         labels = read_labels(self.name, self.folder)
         if labels.shape != self.shape:
             raise ConfigError.of(
@@ -188,6 +188,6 @@ class Images(ImageUsers):
 
 
 @lru_cache(maxsize=4)
-def _split_of(name: str, folder: Path, rule: Rule) -> Split:
+def _split_of(name: str, folder: Path, rule: SplitRule) -> Split:
     """Once a process, however many nodes it serves."""
     return rule.apply(read_labels(name, folder))

@@ -118,7 +118,7 @@ def dirichlet(
     ).astype(np.int64)
     counts = np.diff(cuts, axis=1, prepend=0)
     owner[order] = np.concatenate([np.repeat(np.arange(n), row) for row in counts])
-    return rows(_fill_up(owner, n, least, rng), n, rng, m)
+    return assign_to_owners(_fill_up(owner, n, least, rng), n, rng, m)
 
 
 def quantity(
@@ -129,7 +129,7 @@ def quantity(
     spare = len(y) - n * least
     cuts = np.rint(np.cumsum(proportions(alpha, (1, n), rng)[0]) * spare).astype(np.int64)
     owner = np.repeat(np.arange(n), least + np.diff(cuts, prepend=0))
-    return rows(rng.permutation(owner), n, rng, m)
+    return assign_to_owners(rng.permutation(owner), n, rng, m)
 
 
 def proportions(
@@ -161,7 +161,7 @@ def alike(y: Ids, counts: Ids, rng: np.random.Generator) -> Ids:
     for c in range(K):
         users = np.repeat(np.arange(n), given[:, c])
         owner[order[y[order] == c][: len(users)]] = users
-    return rows(owner, n, rng)
+    return assign_to_owners(owner, n, rng)
 
 
 def apportion(want: NDArray[np.float64], total: int, rng: np.random.Generator) -> Ids:
@@ -175,7 +175,7 @@ def apportion(want: NDArray[np.float64], total: int, rng: np.random.Generator) -
     return np.asarray(whole, dtype=np.int64)
 
 
-def rows(owner: Ids, n: int, rng: np.random.Generator, m: int | None = None) -> Ids:
+def assign_to_owners(owner: Ids, n: int, rng: np.random.Generator, m: int | None = None) -> Ids:
     """Whose image it is (N,), -1 for nobody's -> the deal, each user's images in random order."""
     order = rng.permutation(len(owner))
     order = order[np.argsort(owner[order], kind="stable")]

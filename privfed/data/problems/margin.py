@@ -148,7 +148,7 @@ class Margin:
         self.U_star = retraction(generator(seed, "representation").standard_normal((d, k)))
         rng = generator(seed, "fresh")
         t = self._margins((np.arange(FRESH) + rng.random(FRESH)) / FRESH)
-        e = np.abs(directions(rng, (FRESH, max(1, k - 1)))[:, 0]) * (k > 1)
+        e = np.abs(random_directions(rng, (FRESH, max(1, k - 1)))[:, 0]) * (k > 1)
         self.fresh = np.stack([t, e * (-1.0) ** np.arange(FRESH)])
 
     def cohort(self, first: int, last: int) -> Cohort:
@@ -194,7 +194,7 @@ class Margin:
             return generator(self.seed, purpose, name, block)
 
         shape, s = (rows, self.m), self.strength
-        V = directions(stream("heads"), (rows, self.k))
+        V = random_directions(stream("heads"), (rows, self.k))
         signs = np.where(stream("signs").random(shape) < 0.5, -1.0, 1.0)
         t = signs * self._margins(stream("margins").random(shape))
         e = stream("across").standard_normal((*shape, self.k))
@@ -221,7 +221,7 @@ class Margin:
         return X, signs * flips, V
 
 
-def directions(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+def random_directions(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     """Uniform points on the unit sphere, along the last axis."""
     g = rng.standard_normal(shape)
     return g / np.linalg.norm(g, axis=-1, keepdims=True)

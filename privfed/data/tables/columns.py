@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privfed.data.tables.schema import plain
+from privfed.data.tables.schema import plain_text
 from privfed.data.tables.table_files import MISSING, arrow
 from privfed.foundation.linalg import Array
 
@@ -35,12 +35,13 @@ def distinct(column: Any) -> tuple[list[str | None], NDArray[np.int32]]:
         texts, r"\.0*$|^(?:True|TRUE|False|FALSE)$"
     ).to_pylist()
     plainly = [
-        plain(text) if odd else text for text, odd in zip(texts.to_pylist(), unusual, strict=True)
+        plain_text(text) if odd else text
+        for text, odd in zip(texts.to_pylist(), unusual, strict=True)
     ]
     return plainly, encoded.indices.to_numpy(zero_copy_only=False)
 
 
-def numbers(column: Any, comma: bool = False) -> tuple[Array, Mask]:
+def parse_numbers(column: Any, comma: bool = False) -> tuple[Array, Mask]:
     """A column (b,) as numbers, NaN where missing or not a number, and which values are not numbers.
 
     comma: whether 1,5 is one and a half.
@@ -62,11 +63,11 @@ def numbers(column: Any, comma: bool = False) -> tuple[Array, Mask]:
     )
 
 
-def seconds(column: Any) -> tuple[Array, Mask]:
+def parse_times(column: Any) -> tuple[Array, Mask]:
     """Numbers as they are, and ISO dates as seconds since 1970 (of UTC where they name no zone); as for `numbers`."""
     pa = arrow()
     if not pa.types.is_temporal(column.type):
-        values, odd = numbers(column)
+        values, odd = parse_numbers(column)
         if not odd.any():
             return values, odd
         column = _clean(column)
@@ -78,7 +79,7 @@ def seconds(column: Any) -> tuple[Array, Mask]:
             len(column), dtype=np.bool_
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        values, odd = numbers(column)
+        values, odd = parse_numbers(column)
     texts, places = distinct(column)
     moments = [_moment(text) if text is not None else math.nan for text in texts]
     found = np.array(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from privfed.data.tables.encoding import Frame
+from privfed.data.tables.encoding import EncodedTable
 from privfed.data.tables.schema import Categorical, Hashed, Numeric, Schema
 
 WIDTH = 80
@@ -17,7 +17,7 @@ _WIDEST = (20, 24, 22)
 """Most letters in the first columns of the list of features."""
 
 
-def describe(schema: Schema, frame: Frame) -> str:
+def describe_table(schema: Schema, frame: EncodedTable) -> str:
     """What the file holds, what each column is taken for and how to change it, in lines of at most 80 letters."""
     lines = [*_overview(schema, frame), "", *_grid(schema, frame), ""]
     lines += _wrapped(f"Encoded, a row has {schema.d:,} columns. {_missing(schema)}")
@@ -26,7 +26,7 @@ def describe(schema: Schema, frame: Frame) -> str:
     return "\n".join([*lines, "", *_changes(schema)])
 
 
-def _overview(schema: Schema, frame: Frame) -> list[str]:
+def _overview(schema: Schema, frame: EncodedTable) -> list[str]:
     sizes = np.bincount(frame.who, minlength=len(frame.names))
     each = f"{sizes.min():,} to {sizes.max():,} each, median {np.median(sizes):,g}"
     target, y = schema.target, frame.target[np.isfinite(frame.target)]
@@ -47,7 +47,7 @@ def _overview(schema: Schema, frame: Frame) -> list[str]:
     return [line for key, fact in facts.items() for line in _wrapped(fact, f"{key:<8}")]
 
 
-def _grid(schema: Schema, frame: Frame) -> list[str]:
+def _grid(schema: Schema, frame: EncodedTable) -> list[str]:
     """A line for each feature column: what it is taken for, what is in it, how many values are missing."""
     rows = [("column", "taken as", "seen", "missing")]
     for feature in schema.features:

@@ -9,9 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privfed.data.tables.columns import Mask, distinct, numbers, seconds
-from privfed.data.tables.schema import Categorical, Hashed, Numeric, Schema, bucket, ordered, plain
-from privfed.data.tables.table_files import Columns, Table
+from privfed.data.tables.columns import Mask, distinct, parse_numbers, parse_times
+from privfed.data.tables.schema import (
+    Categorical,
+    Hashed,
+    Numeric,
+    Schema,
+    bucket,
+    ordered,
+    plain_text,
+)
+from privfed.data.tables.table_files import Columns, TableReader
 from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import Array
 
@@ -31,7 +39,7 @@ _SAID = {
 
 
 @dataclass(frozen=True)
-class Frame:
+class EncodedTable:
     """Rows in the file's order; who (N,) says whose each is, by its place in names.
 
     names are sorted, by size where all are numbers; a user whose rows were all left out keeps the name and has no rows.
@@ -55,7 +63,7 @@ class Frame:
 class Encoder:
     """Takes in batches of columns. strict: whether a cell that does not fit the schema is an error; otherwise it is missing."""
 
-    def __init__(self, table: Table, schema: Schema, need_target: bool, strict: bool):
+    def __init__(self, table: TableReader, schema: Schema, need_target: bool, strict: bool):
         self.table, self.schema, self.need_target, self.strict = table, schema, need_target, strict
         self.rows = 0
         self.people: dict[str, int] = {}
@@ -64,14 +72,14 @@ class Encoder:
         self.fraction: tuple[int, str] | None = None
         self.floats = False
         self.places = {
-            f.name: {plain(v): i for i, v in enumerate(f.values)}
+            f.name: {plain_text(v): i for i, v in enumerate(f.values)}
             for f in schema.choices
             if isinstance(f, Categorical)
         }
         self.labels = (
             None
             if schema.target.labels is None
-            else {plain(v): i for i, v in enumerate(schema.target.labels)}
+            else {plain_text(v): i for i, v in enumerate(schema.target.labels)}
         )
 
     def add(self, first: int, columns: Columns) -> None:
@@ -97,7 +105,7 @@ class Encoder:
             arrays if keep.all() else tuple(None if a is None else a[keep] for a in arrays)
         )
 
-    def finish(self) -> Frame:
+    def finish(self) -> EncodedTable:
         """All rows that were kept."""
         if not self.rows:
             raise ConfigError(f"{self.table.path}: has a header and no rows")
@@ -122,7 +130,7 @@ class Encoder:
         rank[[self.people[name] for name in names]] = np.arange(len(names))
         who = rank[who]
         empty = int((np.bincount(who, minlength=len(names)) == 0).sum())
-        return Frame(
+        return EncodedTable(
             who,
             tuple(names),
             numbers,
@@ -162,7 +170,7 @@ class Encoder:
         return who
 
     def _numbers(self, first: int, feature: Numeric, column: Any, keep: Mask) -> Array:
-        values, odd = numbers(column, self.table.comma)
+        values, odd = parse_numbers(column, self.table.comma)
         if odd.any():
             if self.strict:
                 raise self._fault(first, feature.name, column, odd, "is not a number")
@@ -196,7 +204,7 @@ class Encoder:
         if column is None:
             return np.full(size, math.nan)
         if self.labels is None:
-            values, odd = numbers(column, self.table.comma)
+            values, odd = parse_numbers(column, self.table.comma)
             values = np.where(np.isinf(values), math.nan, values)
             words = "is not a number"
         else:
@@ -218,7 +226,7 @@ class Encoder:
         return values
 
     def _time(self, first: int, column: Any) -> Array:
-        values, odd = seconds(column)
+        values, odd = parse_times(column)
         name, lost = str(self.schema.time), odd | ~np.isfinite(values)
         if lost.any():
             if self.strict:

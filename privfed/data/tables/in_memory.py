@@ -11,13 +11,13 @@ import numpy as np
 
 from privfed.data.tables.encoding import Encoder
 from privfed.data.tables.inference import require
-from privfed.data.tables.ragged_cohort import Rows
+from privfed.data.tables.ragged_cohort import TableRows
 from privfed.data.tables.schema import Schema
-from privfed.data.tables.table_files import Columns, Table, arrow
+from privfed.data.tables.table_files import Columns, TableReader, arrow
 from privfed.foundation.errors import ConfigError
 
 
-class Given(Table):
+class InMemoryTable(TableReader):
     """Columns in memory, called X in messages."""
 
     def __init__(self, columns: Mapping[str, Any]):
@@ -28,13 +28,13 @@ class Given(Table):
         yield 0, {name: _column(name, self.columns[name]) for name in names}
 
 
-def rows_of(schema: Schema, X: Any, y: Any = None, fitting: bool = True) -> Rows:
+def encode_rows(schema: Schema, X: Any, y: Any = None, fitting: bool = True) -> TableRows:
     """X and, if given, its targets y (m,), in compact form.
 
     X: a mapping or data frame with the features among its columns, or an array (m, features) with just these, in the schema's
     order. fitting: whether rows with missing values are left out if the schema says so; who predicts has an answer for each.
     """
-    table = Given(_columns(schema, X))
+    table = InMemoryTable(_columns(schema, X))
     names = [feature.name for feature in schema.features]
     for name in names:
         require(table, name, "a feature")
@@ -49,7 +49,7 @@ def rows_of(schema: Schema, X: Any, y: Any = None, fitting: bool = True) -> Rows
             raise ConfigError(f"X, y: {name!r} has {size} values, {names[0]!r} has {m}")
     if not m:
         p, q = len(schema.numbers), len(schema.choices)
-        return Rows(np.empty((0, p), np.float32), np.empty((0, q), np.int32), np.empty(0))
+        return TableRows(np.empty((0, p), np.float32), np.empty((0, q), np.int32), np.empty(0))
     if schema.missing == "drop" and not fitting:
         schema = replace(schema, missing="mean")
     encoder = Encoder(table, replace(schema, time=None), need_target=y is not None, strict=True)
@@ -58,7 +58,7 @@ def rows_of(schema: Schema, X: Any, y: Any = None, fitting: bool = True) -> Rows
     if lost:
         raise ConfigError(f"y: {lost} of {m} values are missing; leave these rows out")
     frame = encoder.finish()
-    return Rows(frame.numbers, frame.codes, frame.target)
+    return TableRows(frame.numbers, frame.codes, frame.target)
 
 
 def _columns(schema: Schema, X: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from privfed.data.tables.columns import distinct, numbers
+from privfed.data.tables.columns import distinct, parse_numbers
 from privfed.data.tables.options import Options
 from privfed.data.tables.schema import (
     Categorical,
@@ -19,7 +19,7 @@ from privfed.data.tables.schema import (
     Target,
     ordered,
 )
-from privfed.data.tables.table_files import Table
+from privfed.data.tables.table_files import TableReader
 from privfed.foundation.errors import ConfigError, nearest
 
 TARGETS = ("target", "y")
@@ -53,7 +53,7 @@ class Profile:
 
     def add(self, first: int, column: Any, comma: bool) -> None:
         """Take in the next rows."""
-        parsed, odd = numbers(column, comma)
+        parsed, odd = parse_numbers(column, comma)
         finite = parsed[np.isfinite(parsed)]
         strange = int(odd.sum())
         self.rows += len(parsed)
@@ -83,7 +83,7 @@ class Profile:
         )
 
 
-def infer(table: Table, options: Options) -> tuple[Schema, tuple[str, ...]]:
+def infer(table: TableReader, options: Options) -> tuple[Schema, tuple[str, ...]]:
     """The schema of a table, and what was decided why."""
     target, features, notes = _roles(table, options)
     profiles = {name: Profile(options.most_categories) for name in features}
@@ -104,7 +104,7 @@ def infer(table: Table, options: Options) -> tuple[Schema, tuple[str, ...]]:
     return Schema(options.user, aim, kept, options.time, options.missing), (*notes, *rule.notes)
 
 
-def _roles(table: Table, options: Options) -> tuple[str, list[str], list[str]]:
+def _roles(table: TableReader, options: Options) -> tuple[str, list[str], list[str]]:
     """The target's name, the names of possible features, and notes on columns that are neither."""
     header = [name for name in table.header if not _INDEX.fullmatch(name)]
     strange = [name for name in table.header if name not in header and options.features is None]
@@ -147,7 +147,7 @@ def _roles(table: Table, options: Options) -> tuple[str, list[str], list[str]]:
     return target, features, notes
 
 
-def require(table: Table, name: str, key: str) -> None:
+def require(table: TableReader, name: str, key: str) -> None:
     """Raise where a table lacks a column."""
     if name not in table.header:
         raise ConfigError(
@@ -158,7 +158,7 @@ def require(table: Table, name: str, key: str) -> None:
 class _Rules:
     """What a column is taken for. alone: whether there is only one feature, so that users rate items."""
 
-    def __init__(self, table: Table, options: Options, alone: bool):
+    def __init__(self, table: TableReader, options: Options, alone: bool):
         self.table, self.options, self.alone = table, options, alone
         self.notes: list[str] = []
 

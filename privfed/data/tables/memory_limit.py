@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from privfed.data.tables.table_files import Table
+from privfed.data.tables.table_files import TableReader
 from privfed.foundation.errors import ConfigError
 
-Memory = Callable[[], int | None]
+MemoryProbe = Callable[[], int | None]
 
 OVERHEAD = 100 << 20
 """Bytes that reading takes whatever the size of the table."""
@@ -25,7 +25,7 @@ def available_memory() -> int | None:
     )
 
 
-def check_memory(table: Table, columns: int, available: Memory) -> None:
+def check_memory(table: TableReader, columns: int, available: MemoryProbe) -> None:
     """Refuse a table that would not fit: better than to be killed half way."""
     # Arrays of 4 bytes a feature, user, target and time, once in pieces and, one array at a time, joined.
     need = int(table.rows * (4 * columns + 24) * 2) + OVERHEAD

@@ -16,7 +16,7 @@ USER = "user"
 """A column of this name says whose row it is; where one user is asked for, the others' rows are not read."""
 
 
-def read_rows(
+def read_own_rows(
     path: Path, target: str, features: Sequence[str] | None = None, user: str | None = None
 ) -> dict[str, tuple[Array, Array]]:
     """X (m, d) and y (m,) of one user, or of all users in the file in the order of their names where none is given.

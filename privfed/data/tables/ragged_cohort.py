@@ -18,15 +18,15 @@ Codes = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
-class Rows:
+class TableRows:
     """Rows in compact form: numbers (..., p), NaN where missing; codes (..., q), -1 for none; y (...), a number or a class."""
 
     numbers: Numbers
     codes: Codes
     y: Array
 
-    def __getitem__(self, rows: Any) -> Rows:
-        return Rows(self.numbers[rows], self.codes[rows], self.y[rows])
+    def __getitem__(self, rows: Any) -> TableRows:
+        return TableRows(self.numbers[rows], self.codes[rows], self.y[rows])
 
     def __len__(self) -> int:
         return len(self.y)
@@ -37,8 +37,8 @@ class Block:
     """B users with m rows each: rows (B, m). held: rows that only judge; whose (t,): the place of their user in the block."""
 
     ids: Ids
-    rows: Rows
-    held: Rows | None = None
+    rows: TableRows
+    held: TableRows | None = None
     whose: NDArray[np.intp] | None = None
     truth: Any = None
 
@@ -65,9 +65,9 @@ class RaggedCohort:
     """
 
     ids: Ids
-    rows: Rows
+    rows: TableRows
     starts: Ids
-    held: Rows
+    held: TableRows
     held_starts: Ids
     schema: Any
     """What the columns mean."""
@@ -84,7 +84,7 @@ class RaggedCohort:
     def only(self, places: Ids) -> RaggedCohort:
         """The users at the given places."""
 
-        def some(rows: Rows, starts: Ids) -> tuple[Rows, Ids]:
+        def some(rows: TableRows, starts: Ids) -> tuple[TableRows, Ids]:
             counts = starts[places + 1] - starts[places]
             edges = np.concatenate([[0], np.cumsum(counts)])
             within = np.arange(edges[-1]) - np.repeat(edges[:-1], counts)

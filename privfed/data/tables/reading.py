@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from privfed.data.tables.encoding import Encoder, Frame
+from privfed.data.tables.encoding import EncodedTable, Encoder
 from privfed.data.tables.inference import infer, require
-from privfed.data.tables.memory_limit import Memory, available_memory, check_memory
+from privfed.data.tables.memory_limit import MemoryProbe, available_memory, check_memory
 from privfed.data.tables.options import Options
 from privfed.data.tables.schema import Schema
 from privfed.data.tables.table_files import open_table
 from privfed.foundation.errors import ConfigError, nearest
 
 
-def read_table(options: Options, memory: Memory = available_memory) -> tuple[Schema, Frame]:
+def read_table(
+    options: Options, memory: MemoryProbe = available_memory
+) -> tuple[Schema, EncodedTable]:
     """The schema of a table, declared in a file or inferred, and its rows.
 
     With a declared schema no cell is an error, as that would tell about a user's data: what does not fit is missing.
@@ -37,8 +39,8 @@ def read_rows_for(
     need_target: bool = True,
     strict: bool | None = None,
     users_needed: bool = False,
-    memory: Memory = available_memory,
-) -> Frame:
+    memory: MemoryProbe = available_memory,
+) -> EncodedTable:
     """The rows of a file read with a schema that is already there; values it does not know are none of its values.
 
     need_target: rows without a target are left out; otherwise theirs is NaN, and the column may be absent. strict: whether a

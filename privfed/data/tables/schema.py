@@ -114,16 +114,16 @@ class Schema:
 
     def to_yaml(self) -> str:
         """The schema as a text to read and to edit."""
-        from privfed.data.tables.schema_file import dump
+        from privfed.data.tables.schema_file import schema_to_yaml
 
-        return dump(self)
+        return schema_to_yaml(self)
 
     @classmethod
     def from_yaml(cls, text: str, where: str) -> Schema:
         """A declared schema. where: the file's name, for messages."""
-        from privfed.data.tables.schema_file import load
+        from privfed.data.tables.schema_file import schema_from_yaml
 
-        return load(text, where)
+        return schema_from_yaml(text, where)
 
 
 def size_of(feature: Categorical | Hashed) -> int:
@@ -135,7 +135,7 @@ _WHOLE = re.compile(r"([+-]?\d+)\.0*")
 _TRUTH = {"True": "true", "TRUE": "true", "False": "false", "FALSE": "false"}
 
 
-def plain(text: str) -> str:
+def plain_text(text: str) -> str:
     """One spelling for what different programs write differently: 3.0 is 3, True is true."""
     text = text.strip()
     whole = _WHOLE.fullmatch(text)

@@ -17,7 +17,7 @@ from privfed.data.tables.schema import (
     Numeric,
     Schema,
     Target,
-    plain,
+    plain_text,
 )
 from privfed.foundation.errors import ConfigError, nearest
 
@@ -51,7 +51,7 @@ def _text(dumper: Any, text: str) -> Any:
 _Pleasant.add_representer(str, _text)
 
 
-def dump(schema: Schema) -> str:
+def schema_to_yaml(schema: Schema) -> str:
     """The YAML text of a schema."""
     target = schema.target
     aim: dict[str, Any] = {
@@ -87,7 +87,7 @@ def dump(schema: Schema) -> str:
     )
 
 
-def load(text: str, where: str) -> Schema:
+def schema_from_yaml(text: str, where: str) -> Schema:
     """The schema in a YAML text; a ConfigError that names the key otherwise."""
     try:
         tree = yaml.load(text, Loader=_Texts)
@@ -183,9 +183,9 @@ def _values(tree: Mapping[str, Any], where: str, at: str) -> tuple[str, ...]:
         raise _bad(where, f"{at}.values", values, "must be a list of values such as [red, green]")
     seen: set[str] = set()
     for value in values:
-        if plain(value) in seen:
+        if plain_text(value) in seen:
             raise ConfigError(f"{where}: {at}.values: {value!r} appears twice")
-        seen.add(plain(value))
+        seen.add(plain_text(value))
     return tuple(values)
 
 

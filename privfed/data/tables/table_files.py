@@ -39,7 +39,7 @@ def arrow() -> Any:
     return pyarrow
 
 
-class Table:
+class TableReader:
     """A file with named columns. header: their names in the file's order; rows: how many rows, about."""
 
     path: Path
@@ -61,7 +61,7 @@ class Table:
         return ConfigError(f"{self.path}: {self.place(row)}, column {column!r}: {words}")
 
 
-class CsvTable(Table):
+class CsvTable(TableReader):
     """Text with a header; the separator is the one the header has most of: comma, semicolon or tab."""
 
     def __init__(self, path: Path, zipped: bool):
@@ -160,7 +160,7 @@ class CsvTable(Table):
         return _Guard(self.path, self._inspect if hasattr(self, "header") else None)
 
 
-class ParquetTable(Table):
+class ParquetTable(TableReader):
     """Columns with types of their own."""
 
     def __init__(self, path: Path):
@@ -218,7 +218,7 @@ class _Guard:
             ) from error
 
 
-def open_table(given: str | Path) -> Table:
+def open_table(given: str | Path) -> TableReader:
     """The table in a file, whatever the file is called."""
     arrow()
     path = Path(given).expanduser()

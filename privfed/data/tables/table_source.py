@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from privfed.data.cohort import Ids, spread
+from privfed.data.cohort import Ids, spread_evenly
 from privfed.data.error_bins import LOGARITHMIC, UNIT, Scale
-from privfed.data.tables.ragged_cohort import RaggedCohort, Rows
-from privfed.data.tables.reading import Frame, Options, read_table
+from privfed.data.tables.ragged_cohort import RaggedCohort, TableRows
+from privfed.data.tables.reading import EncodedTable, Options, read_table
 from privfed.data.tables.schema import Schema
 from privfed.foundation.errors import ConfigError, check_flag, check_number, check_whole
 from privfed.foundation.linalg import Array
@@ -30,7 +30,7 @@ WATCHED = 500
 
 
 @dataclass(frozen=True)
-class Told:
+class TableTruth:
     """Held-out rows may be told about: this is a simulation."""
 
     scale: Scale
@@ -61,7 +61,7 @@ class Table:
             str(Path(str(path)).expanduser().absolute()), user, target, time, features, ignore, categorical, numeric, bounds,
             categories, buckets, most_categories, missing, task, schema,
         )  # fmt: skip
-        self.schema, self.frame = table_of(self.options)
+        self.schema, self.frame = cached_table(self.options)
 
     @property
     def n(self) -> int:
@@ -93,7 +93,7 @@ class Table:
         return digest.hexdigest()
 
     @cached_property
-    def _rows(self) -> tuple[Rows, Ids, Rows, Ids]:
+    def _rows(self) -> tuple[TableRows, Ids, TableRows, Ids]:
         """Rows that train and rows that judge, by user, each with where users start."""
         frame = self.frame
         order = np.argsort(frame.who, kind="stable")
@@ -110,7 +110,7 @@ class Table:
         judged = np.floor(self.test * counts).astype(np.int64)
         trained = counts - judged
         used = np.minimum(trained, self.most_rows)
-        whole = Rows(frame.numbers, frame.codes, frame.target)
+        whole = TableRows(frame.numbers, frame.codes, frame.target)
         train = order[
             (place < np.repeat(trained, counts)) & (place >= np.repeat(trained - used, counts))
         ]
@@ -122,7 +122,7 @@ class Table:
         """Users first..last-1."""
         train, starts, held, held_starts = self._rows
         a, b, c, e = starts[first], starts[last], held_starts[first], held_starts[last]
-        told = Told(self.scale) if self.simulated else None
+        told = TableTruth(self.scale) if self.simulated else None
         return RaggedCohort(
             np.arange(first, last), train[a:b], starts[first : last + 1] - a, held[c:e], held_starts[first : last + 1] - c,
             self.schema, told,
@@ -137,7 +137,9 @@ class Table:
         judged = np.flatnonzero(np.diff(self._rows[3]))
         if not len(judged):
             return None
-        some = judged[[part.start for part in spread(len(judged), min(WATCHED, len(judged)))]]
+        some = judged[
+            [part.start for part in spread_evenly(len(judged), min(WATCHED, len(judged)))]
+        ]
         return self.cohort(0, self.n).only(some)
 
     @property
@@ -196,10 +198,10 @@ def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return np.asarray(x ^ (x >> np.uint64(31)))
 
 
-_READ: dict[tuple[object, ...], tuple[Schema, Frame]] = {}
+_READ: dict[tuple[object, ...], tuple[Schema, EncodedTable]] = {}
 
 
-def table_of(options: Options) -> tuple[Schema, Frame]:
+def cached_table(options: Options) -> tuple[Schema, EncodedTable]:
     """The table, read once in a process as long as its file and schema stay the same; only the last one is kept."""
     files = [
         Path(str(path)).expanduser() for path in (options.path, options.schema) if path is not None

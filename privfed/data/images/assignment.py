@@ -8,7 +8,7 @@ import numpy as np
 
 from privfed.data.cohort import Ids
 from privfed.data.images import partition
-from privfed.data.images.archives import Labels
+from privfed.data.images.archives import ArchiveLabels
 from privfed.foundation.errors import ConfigError
 from privfed.foundation.seeding import generator
 
@@ -28,7 +28,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Rule:
+class SplitRule:
     """How images are dealt."""
 
     split: str
@@ -51,7 +51,7 @@ class Rule:
             y, n, self.alpha, rng, m, least
         )
 
-    def apply(self, labels: Labels) -> Split:
+    def apply(self, labels: ArchiveLabels) -> Split:
         """The whole split of a collection."""
         if self.split == "natural":
             return self._natural(labels)
@@ -115,7 +115,7 @@ class Rule:
         train, test = (part.reshape(v, -1) for part in np.split(shards, [m // self.S], axis=2))
         return rng.permuted(train, axis=1), rng.permuted(test, axis=1)
 
-    def _natural(self, labels: Labels) -> Split:
+    def _natural(self, labels: ArchiveLabels) -> Split:
         """A writer a user; of the writers in random order the first are put aside."""
         assert labels.user is not None
         rng = generator(self.seed, "images", "writers")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from privfed.data.tables.description import describe
+from privfed.data.tables.description import describe_table
 from privfed.data.tables.reading import Options, read_table
 
 
@@ -13,7 +13,7 @@ def told(tmp_path):
     def told(text, **options):
         path = tmp_path / "mine.csv"
         path.write_text(text)
-        words = describe(*read_table(Options(str(path), **options)))
+        words = describe_table(*read_table(Options(str(path), **options)))
         assert all(len(line) <= 80 and line == line.rstrip() for line in words.splitlines())
         return words
 

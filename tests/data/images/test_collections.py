@@ -7,8 +7,8 @@ import pytest
 from test_archives import images, write_idx
 
 from privfed.config.composition import compose
+from privfed.data.images.assignment import SPLITS
 from privfed.data.images.collections import HeldOut, Images
-from privfed.data.images.deal import SPLITS
 from privfed.federation.client_factory import NodeFactory
 from privfed.foundation.errors import ConfigError
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from privfed.data.cohort import BLOCK, groups_of, spread
+from privfed.data.cohort import BLOCK, groups_of, spread_evenly
 from privfed.data.problems.synthetic import FEATURES, Synthetic
 from privfed.foundation.errors import ConfigError
 
@@ -92,7 +92,7 @@ def test_impossible_problems_are_refused(key, value):
 
 def test_spread_is_even_and_complete():
     for n, nodes in ((10, 3), (7, 7), (20000, 6)):
-        ranges = spread(n, nodes)
+        ranges = spread_evenly(n, nodes)
         assert [i for users in ranges for i in users] == list(range(n))
         assert max(map(len, ranges)) - min(map(len, ranges)) <= 1
 

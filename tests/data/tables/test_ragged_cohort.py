@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.tables import cohort_of, people, schema_of
 
-from privfed.data.tables.ragged_cohort import Rows
+from privfed.data.tables.ragged_cohort import TableRows
 
 SCHEMA = schema_of()
 
@@ -18,7 +18,7 @@ def marked(sizes, held=0):
     users = []
     for i, m in enumerate(sizes):
         y = 1000.0 * i + np.arange(m)
-        users.append(Rows(np.full((m, 3), i, np.float32), np.full((m, 2), i % 2, np.int32), y))
+        users.append(TableRows(np.full((m, 3), i, np.float32), np.full((m, 2), i % 2, np.int32), y))
     return cohort_of(SCHEMA, users, held)
 
 
