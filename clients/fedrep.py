@@ -53,9 +53,8 @@ class FedRepClient(LinearClient):
 
     def portions(self, task: str, users: Ids | None) -> Iterator[Cohort]:
         """As they are stored, without a copy in double precision; the gradient takes many at once, as it needs no room."""
-        return self.seen.blocks(
-            self.train, users, LARGE if task == "gradient" else BYTES, exact=False
-        )
+        size = LARGE if task == "gradient" else BYTES
+        return self.seen.blocks(users, examples=self.train, bytes_each=size, exact=False)
 
     def gradient(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Contributions:
         """G_i^T (k, d) for every user of the block."""

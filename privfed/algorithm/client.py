@@ -100,7 +100,7 @@ class CohortClient(NumPyClient):
 
     def blocks(self, users: Ids | None = None) -> Iterator[Cohort]:
         """The users (all, or those at the given places) with the examples that tasks see, some users at a time."""
-        return self.seen.blocks(self.train, users)
+        return self.seen.blocks(users, examples=self.train)
 
     def portions(self, task: str, users: Ids | None) -> Iterator[Cohort]:
         """The same for one task, where it wants them otherwise."""
@@ -192,7 +192,5 @@ class CohortClient(NumPyClient):
         for block in self.judged():
             assert block.truth is not None
             errors = {"own": self.own_errors(block, parameters), **self.rival_errors(block)}
-            tally.add(
-                errors, block.truth.scale, getattr(block, "judging", None), getattr(block, "m", 0)
-            )
+            tally.add(errors, block.truth.scale, block.judging, block.m)
         return tally.sums["own"] / len(self.cohort), len(self.cohort), tally.metrics()

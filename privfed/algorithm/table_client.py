@@ -11,7 +11,6 @@ has to be known.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from privfed.data.tables.schema import expand
 from privfed.foundation.errors import check_number
 from privfed.foundation.linalg import Array
 from privfed.models import ridge
-from privfed.models.table_model import LIMIT, PARTS, TableModel, outputs, unscaled
+from privfed.models.table_model import LIMIT, PARTS, TableModel, unscaled
 from privfed.privacy.clip_norms import NORMS
 
 OFFSET = 2.0
@@ -39,6 +38,7 @@ class TableClient(CohortClient):
 
     def __init__(self, cohort: RaggedCohort, init: Any, ridge: float) -> None:
         super().__init__(cohort)  # type: ignore[arg-type]
+        assert cohort.schema is not None
         self.schema = cohort.schema
         self.ridge = check_ridge("algo.ridge", ridge)
         self.columns = unscaled(self.schema)
@@ -46,14 +46,6 @@ class TableClient(CohortClient):
     def tasks(self) -> dict[str, Task]:
         """The tasks that all algorithms have."""
         return {"magnitudes": self.magnitudes, "locate": self.locate, "global": self.solutions}  # type: ignore[dict-item]
-
-    def blocks(self, users: Any = None) -> Iterator[Any]:
-        """Users with equal numbers of rows, some at a time."""
-        return self.cohort.blocks(self.schema.d + outputs(self.schema), users)
-
-    def judged(self) -> Iterator[Any]:
-        """See :class:`CohortClient`."""
-        return self.blocks()
 
     # Scales of columns.
 
@@ -128,7 +120,7 @@ class TableClient(CohortClient):
     @staticmethod
     def means(block: Block, losses: Array) -> Array:
         """Mean over each user's held-out rows: losses (t,) -> (B,). None counts as more than MOST, nor as no number."""
-        assert block.whose is not None
+        assert block.whose is not None and block.judging is not None
         total = np.bincount(block.whose, np.fmin(losses, MOST), minlength=len(block))
         return np.asarray(total / np.maximum(block.judging, 1))
 

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from privfed.config.composition import CONF, LINEAR, TABLE, kind_of
 from privfed.config.instantiation import build
-from privfed.data.cohort import Cohort
+from privfed.data.source import DataSource
 from privfed.experiment import checkpoint
 from privfed.experiment.result import Outcome, peak_rss_mb, versions
 from privfed.federation.client_factory import NodeFactory
@@ -44,7 +44,9 @@ class Experiment:
     read before.
     """
 
-    def __init__(self, cfg: DictConfig, roster: Roster | None = None, source: Any = None) -> None:
+    def __init__(
+        self, cfg: DictConfig, roster: Roster | None = None, source: DataSource | None = None
+    ) -> None:
         self.cfg = cfg
         self.rows: list[dict[str, Any]] = []
         self.started = time.perf_counter()
@@ -70,7 +72,7 @@ class Experiment:
                 "eps", "inf", "releases real users' sums without noise; it is for simulations only"
             )
         privacy = {key: value for key, value in cfg.privacy.items() if key != "noise"}
-        settings, source = (
+        settings, noise = (
             PrivacySettings(**privacy),
             noise_source(cfg.privacy.noise, cfg.seed, self.simulated),
         )
@@ -80,23 +82,20 @@ class Experiment:
             d=self.data.d,
             k=k,
             seed=cfg.seed,
-            gate=NoiseGate(self.ledger, source),
+            gate=NoiseGate(self.ledger, noise),
             privacy=settings,
             init=build(cfg.init.strategy, "init")(),
             error=self.data.error,
             personal=self.simulated and self.data.personal,
             publish=not self.simulated,
-            schema=getattr(self.data, "schema", None),
-            U_star=getattr(self.data, "U_star", None) if self.simulated else None,
+            schema=self.data.schema,
+            U_star=self.data.U_star if self.simulated else None,
             **self.runtime.patience,
         )
         self.strategy = build(cfg.algo.strategy, "algo")(federation=self.federation)
-        nobody = (
+        trial = self.factory.serving(
             self.data.empty()
-            if hasattr(self.data, "empty")
-            else Cohort.empty(self.data.m, self.data.d)
-        )
-        trial = self.factory.serving(nobody)  # settings are checked before anything is written
+        )  # settings are checked before anything is written
         self.remembers = trial.memory is not None
         """Whether users keep something from round to round."""
 
@@ -121,7 +120,7 @@ class Experiment:
                 checkpoint.save(folder, self.strategy, written)
             on_step(row)
 
-        if folder is not None and hasattr(self.data, "fingerprint"):
+        if folder is not None and self.data.fingerprint is not None:
             keep_fingerprint(folder, self.data.fingerprint, resume)
         if folder is not None and resume:
             self.rows = checkpoint.restore(folder, self.strategy)
@@ -146,11 +145,7 @@ class Experiment:
             if name.startswith("histogram_")
         }
         scale = self.data.scale if histograms else None
-        split = (
-            self.data.describe_split()
-            if self.simulated and hasattr(self.data, "describe_split")
-            else None
-        )
+        split = self.data.describe_split() if self.simulated else None
         by_size = (
             self.strategy.sums["by_size"].reshape(-1, 4)
             if "by_size" in self.strategy.sums
@@ -182,7 +177,7 @@ class Experiment:
             errors, weights = [], []
             for block in client.judged():
                 errors.append(client.own_errors(block, shared))
-                weights.append(getattr(block, "judging", np.ones(len(block))))
+                weights.append(np.ones(len(block)) if block.judging is None else block.judging)
             if client.memory is not None:
                 client.memory.end()
             mean = float(np.average(np.concatenate(errors), weights=np.concatenate(weights)))
@@ -202,7 +197,7 @@ class Experiment:
             if math.isinf(self.ledger.epsilon)
             else self.strategy.guarantee or cfg.algo.guarantee
         )
-        notes = [*self.strategy.notes, *getattr(self.data, "notes", []), *self._absences()]
+        notes = [*self.strategy.notes, *self.data.notes, *self._absences()]
         # Without a guarantee no number may look like one, whatever the ledger holds.
         relations = (
             self.strategy.neighbourings

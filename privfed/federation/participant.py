@@ -203,11 +203,8 @@ class Participant:
             if settings["published"]
             else f"joined {settings['about']}"
         )
-        rows = (
-            f" and {self.client.cohort.shape[1]} rows each"
-            if hasattr(self.client.cohort, "shape")
-            else ""
-        )
+        m = self.client.cohort.m
+        rows = "" if m is None else f" and {m} rows each"
         self.say(f"{self.identity.name}: {did}, with {who}{rows}")
 
     def _own_cohort(self, users: list[tuple[Array, Array]], first: int) -> Cohort:

@@ -44,9 +44,11 @@ def fit_users(model: Model, rows: TableRows, who: NDArray[np.integer], users: in
     order = np.argsort(who, kind="stable")
     starts = np.concatenate([[0], np.cumsum(np.bincount(who, minlength=users))])
     nothing: Ids = np.zeros(users + 1, dtype=np.int64)
-    cohort = RaggedCohort(np.arange(users), rows[order], starts, rows[:0], nothing, None)
+    cohort = RaggedCohort(
+        np.arange(users), rows[order], starts, rows[:0], nothing, model.U.shape[0]
+    )
     V, own, base = no_heads(model, users), np.empty(len(rows)), np.empty(len(rows))
-    for block in cohort.blocks(model.U.shape[0]):
+    for block in cohort.blocks():
         X, Y, y = (
             model.rows(block.rows.numbers, block.rows.codes),
             model.targets(block.rows.y),

@@ -11,7 +11,7 @@ from privfed.data.error_bins import LOGARITHMIC, UNIT
 from privfed.data.tables.ragged_cohort import RaggedCohort, TableRows
 from privfed.data.tables.schema import Categorical, Hashed, Numeric, Schema, Target
 from privfed.data.tables.table_source import TableTruth
-from privfed.models.table_model import TableModel, outputs
+from privfed.models.table_model import TableModel
 
 LABELS = {"number": None, "two": ("no", "yes"), "three": ("a", "b", "c")}
 """Kinds of targets."""
@@ -47,7 +47,14 @@ def cohort_of(schema: Schema, users: list[TableRows], held: int = 0) -> RaggedCo
     edges = np.concatenate([[0], np.cumsum([len(user) for user in judges])])
     truth = TableTruth(UNIT if schema.classes else LOGARITHMIC) if held else None
     return RaggedCohort(
-        np.arange(len(users)), joined(users), starts, joined(judges), edges, schema, truth
+        np.arange(len(users)),
+        joined(users),
+        starts,
+        joined(judges),
+        edges,
+        schema.d + schema.outputs,
+        schema,
+        truth,
     )
 
 
@@ -69,7 +76,7 @@ def people(schema: Schema, sizes: list[int], seed: int = 0, held: int = 0) -> Ra
 def model_of(schema: Schema, k: int = 2, seed: int = 1) -> TableModel:
     """Something that could have been released."""
     rng = np.random.default_rng(seed)
-    d, C = schema.d, outputs(schema)
+    d, C = schema.d, schema.outputs
     centre, spread = np.array([38.0, 0.001, 0.5, 990.0]), np.array([9.0, 0.008, 0.3, 60.0])
     U = np.linalg.qr(rng.standard_normal((d, k)))[0]
     return TableModel(

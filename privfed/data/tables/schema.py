@@ -112,6 +112,11 @@ class Schema:
         """The number of labels, 0 where the target is a number."""
         return len(self.target.labels or ())
 
+    @property
+    def outputs(self) -> int:
+        """Number of scores per row: one for numbers and for two labels, else one per label."""
+        return self.classes if self.classes > 2 else 1
+
     def to_yaml(self) -> str:
         """The schema as a text to read and to edit."""
         from privfed.data.tables.schema_file import schema_to_yaml

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.sources import source
 from test_archives import images, write_idx
 
 from privfed.config.composition import compose
@@ -54,7 +55,7 @@ def make(folder, **changes):
         "name": "mnist", "path": str(folder), "n": 50, "m": None, "split": "classes", "S": 5, "alpha": 0.5,
         "validation": 0.1, "shape": [1, 28, 28], "classes": 10, "seed": 0,
     }  # fmt: skip
-    return Images(**(settings | changes))
+    return source(Images, **(settings | changes))
 
 
 def natural(folder, **changes):
