@@ -1,4 +1,4 @@
-"""Users with their examples: the contract of a cohort, cohorts in memory, and random numbers per user."""
+"""Users with their examples: the contract of a cohort, cohorts in memory, and draws per user."""
 
 from __future__ import annotations
 

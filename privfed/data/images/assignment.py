@@ -1,4 +1,4 @@
-"""Which images go to whom: training and test images of the users who take part, and of fresh users who never do."""
+"""Assignment of a collection's images to users who take part and to fresh users who never do."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from privfed.foundation.seeding import generator
 
 SPLITS = ("classes", "dirichlet", "iid", "natural", "quantity")
 HELD_OUT = 0.2
-"""Part of the images that are held out where a collection has no official test set, and of each writer's images."""
+"""Fraction of the images that is held out if a collection has no test set, and of each writer's."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Deals of training and test images, to the users who take part and to fresh ones."""
+    """Assignments of training and test images, to users who take part and to fresh users.
+
+    An assignment is a matrix of image numbers with one row per user, see `partition`.
+    """
 
     train: Ids
     test: Ids
@@ -29,7 +32,7 @@ class Split:
 
 @dataclass(frozen=True)
 class SplitRule:
-    """How images are dealt."""
+    """How images are assigned. See :class:`privfed.data.images.collections.Images`."""
 
     split: str
     n: int | None
@@ -42,7 +45,21 @@ class SplitRule:
     def deal(
         self, y: Ids, n: int, rng: np.random.Generator, m: int | None, least: int = partition.LEAST
     ) -> Ids:
-        """Images with classes y (N,) to n users."""
+        """Assign images to users.
+
+        Args:
+            y: classes (N,) of the images.
+            n: number of users.
+            rng: source of randomness.
+            m: largest number of images per user; None: all.
+            least: least number of images per user, where shares differ.
+
+        Returns:
+            The assignment (n, m), see `partition`.
+
+        Raises:
+            ConfigError: if there are too few images.
+        """
         if self.split == "classes":
             return partition.by_classes(y, n, self.S, rng, m)
         if self.split == "iid":
@@ -52,7 +69,11 @@ class SplitRule:
         )
 
     def apply(self, labels: ArchiveLabels) -> Split:
-        """The whole split of a collection."""
+        """Assign all images of a collection.
+
+        Raises:
+            ConfigError: if there are too few images for users who take part or for a fresh user.
+        """
         if self.split == "natural":
             return self._natural(labels)
         assert self.n is not None
@@ -84,7 +105,7 @@ class SplitRule:
     def _fresh(
         self, y: Ids, users: Ids, held_out: Ids, rng: np.random.Generator
     ) -> tuple[Ids, Ids]:
-        """Training and test images of as many fresh users as there are images for, by the same rule."""
+        """Assign training and test images to as many fresh users as possible, by the same rule."""
         m = users.shape[1]
         mine, tests = (np.count_nonzero(deal >= 0) / len(deal) for deal in (users, held_out))
         t = (
@@ -116,7 +137,7 @@ class SplitRule:
         return rng.permuted(train, axis=1), rng.permuted(test, axis=1)
 
     def _natural(self, labels: ArchiveLabels) -> Split:
-        """A writer a user; of the writers in random order the first are put aside."""
+        """Make one user per writer; in random order, the first writers are put aside."""
         assert labels.user is not None
         rng = generator(self.seed, "images", "writers")
         shuffled = rng.permutation(len(labels.y))
@@ -137,12 +158,21 @@ class SplitRule:
 
 
 def _back(deal: Ids, places: Ids) -> Ids:
-    """A deal of places[i] from a deal of i; -1 stays."""
+    """Turn an assignment of places i into one of places[i]; -1 stays."""
     return np.where(deal >= 0, places[deal], -1)
 
 
 def _cut(users: list[Ids], part: float, m: int | None) -> tuple[Ids, Ids]:
-    """Training images, the first m in rows of m, and test images, about that part of each user's and at least one."""
+    """Cut each user's images into training and test images.
+
+    Args:
+        users: places of each user's images.
+        part: approximate fraction of test images; each user has at least one.
+        m: length of the rows of training images, of which the first m are taken; None: the longest.
+
+    Returns:
+        Assignments of training and of test images.
+    """
     tests = [
         min(max(1, round(part * len(places))), len(places) - partition.LEAST) for places in users
     ]

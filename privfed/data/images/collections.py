@@ -1,4 +1,4 @@
-"""Images of public collections, assigned to simulated users who have few images of few classes each.
+"""Images of public collections, assigned to simulated users: few images of few classes per user.
 
 The official training set is cut in two. One part is assigned to the n users. The other part is put
 aside for fresh users who never take part in training. The official test set is assigned to the n

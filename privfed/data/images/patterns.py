@@ -1,7 +1,7 @@
-"""Synthetic images for tests and first tries: noisy, shifted copies of one smooth pattern per class.
+"""Synthetic images for tests and first tries: noisy, shifted copies of one pattern per class.
 
-Users are drawn in small public blocks from streams keyed by (seed, purpose, block). User i therefore
-has the same images for any n and any distribution of users over nodes.
+Users are drawn in small public blocks from streams keyed by (seed, purpose, block). User i
+therefore has the same images for any n and any distribution of users over nodes.
 """
 
 from __future__ import annotations

@@ -19,9 +19,15 @@ _NUMBER = r"(?i)^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$|^[+-]?inf(inity)?$"
 
 
 def distinct(column: Any) -> tuple[list[str | None], NDArray[np.int32]]:
-    """The different values of a column as plain text (None: missing), and which of them each row has, (b,).
+    """Return the different values of a column, and which of them each row has.
 
-    A value may appear twice where a file spells it in two ways.
+    A value may occur twice if a file spells it in two ways.
+
+    Args:
+        column: Arrow array of b values.
+
+    Returns:
+        The values as plain text, None for a missing one, and the place (b,) of each row's value.
     """
     pa = arrow()
     if pa.types.is_dictionary(column.type):
@@ -42,9 +48,14 @@ def distinct(column: Any) -> tuple[list[str | None], NDArray[np.int32]]:
 
 
 def parse_numbers(column: Any, comma: bool = False) -> tuple[Array, Mask]:
-    """A column (b,) as numbers, NaN where missing or not a number, and which values are not numbers.
+    """Convert a column to numbers.
 
-    comma: whether 1,5 is one and a half.
+    Args:
+        column: Arrow array of b values.
+        comma: whether the comma is the decimal separator.
+
+    Returns:
+        Numbers (b,), NaN where missing or not a number, and which values (b,) are not numbers.
     """
     pa = arrow()
     if not pa.types.is_boolean(column.type):
@@ -64,7 +75,17 @@ def parse_numbers(column: Any, comma: bool = False) -> tuple[Array, Mask]:
 
 
 def parse_times(column: Any) -> tuple[Array, Mask]:
-    """Numbers as they are, and ISO dates as seconds since 1970 (of UTC where they name no zone); as for `numbers`."""
+    """Convert a column to seconds.
+
+    Numbers stay as they are. ISO dates become seconds since 1970; without a time zone they are in UTC.
+
+    Args:
+        column: Arrow array of b values.
+
+    Returns:
+        Seconds (b,), NaN where missing or not a time, and which values (b,) are neither numbers nor
+        dates.
+    """
     pa = arrow()
     if not pa.types.is_temporal(column.type):
         values, odd = parse_numbers(column)
@@ -98,7 +119,7 @@ def _moment(text: str) -> float | None:
 
 
 def _clean(values: Any) -> Any:
-    """Values as trimmed text, null where missing."""
+    """Return values as trimmed text, null where missing."""
     pa = arrow()
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()

@@ -1,4 +1,4 @@
-"""How a table is understood, for its owner to check before anything is released."""
+"""Description of how a table is understood, which its owner can check before anything is released."""
 
 from __future__ import annotations
 
@@ -14,11 +14,19 @@ from privfed.data.tables.schema import Categorical, Hashed, Numeric, Schema
 WIDTH = 80
 """Columns of a terminal."""
 _WIDEST = (20, 24, 22)
-"""Most letters in the first columns of the list of features."""
+"""Largest widths of the first columns of the list of features."""
 
 
 def describe_table(schema: Schema, frame: EncodedTable) -> str:
-    """What the file holds, what each column is taken for and how to change it, in lines of at most 80 letters."""
+    """Describe what a file contains, how each column is understood, and how to change that.
+
+    Args:
+        schema: the table's schema.
+        frame: its rows.
+
+    Returns:
+        A text in lines of at most 80 letters.
+    """
     lines = [*_overview(schema, frame), "", *_grid(schema, frame), ""]
     lines += _wrapped(f"Encoded, a row has {schema.d:,} columns. {_missing(schema)}")
     if frame.notes:
@@ -48,7 +56,7 @@ def _overview(schema: Schema, frame: EncodedTable) -> list[str]:
 
 
 def _grid(schema: Schema, frame: EncodedTable) -> list[str]:
-    """A line for each feature column: what it is taken for, what is in it, how many values are missing."""
+    """Return one line per feature: how it is understood, what it contains, how much is missing."""
     rows = [("column", "taken as", "seen", "missing")]
     for feature in schema.features:
         if isinstance(feature, Numeric):

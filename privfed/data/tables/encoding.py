@@ -1,4 +1,4 @@
-"""A table's rows into compact arrays, by a schema."""
+"""Encoding of a table's rows as compact arrays, by a schema."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import Array
 
 LARGEST = float(np.finfo(np.float32).max)
-"""A larger number counts as infinite."""
+"""Larger numbers count as infinite."""
 
 _INSTEAD = {"indicator": "taken as the mean, with a column that says so", "drop": "rows left out"}
 _SAID = {
@@ -40,11 +40,18 @@ _SAID = {
 
 @dataclass(frozen=True)
 class EncodedTable:
-    """Rows in the file's order; who (N,) says whose each is, by its place in names.
+    """Rows of N cells per column, in the file's order.
 
-    names are sorted, by size where all are numbers; a user whose rows were all left out keeps the name and has no rows.
-    numbers (N, p) are NaN where missing, codes (N, q) -1 where none, target (N,) a number or the number of a label, NaN where
-    unknown, time (N,) in seconds. notes say what was done to the data.
+    Attributes:
+        who: user (N,) of each row, as a place in `names`.
+        names: sorted names of the users, by size if all are numbers. Users whose rows were all left out
+            keep their name and have no rows.
+        numbers: values (N, p) of the numeric features, NaN where missing.
+        codes: codes (N, q) of the categorical features, -1 for none.
+        target: targets (N,): a number, or the number of a label; NaN where unknown.
+        time: times (N,) in seconds; None without a time column.
+        notes: what was done to the data, in words.
+        path: the file.
     """
 
     who: NDArray[np.int32]
@@ -61,7 +68,14 @@ class EncodedTable:
 
 
 class Encoder:
-    """Takes in batches of columns. strict: whether a cell that does not fit the schema is an error; otherwise it is missing."""
+    """Encodes a table batch by batch.
+
+    Args:
+        table: where the rows come from, for messages.
+        schema: meaning of the columns.
+        need_target: whether rows without a target are left out.
+        strict: whether a cell that does not fit the schema is an error; otherwise it counts as missing.
+    """
 
     def __init__(self, table: TableReader, schema: Schema, need_target: bool, strict: bool):
         self.table, self.schema, self.need_target, self.strict = table, schema, need_target, strict
@@ -83,7 +97,15 @@ class Encoder:
         )
 
     def add(self, first: int, columns: Columns) -> None:
-        """The rows from number `first` on."""
+        """Encode one batch.
+
+        Args:
+            first: number of its first row.
+            columns: Arrow arrays by name of the column.
+
+        Raises:
+            ConfigError: in strict mode, for the first cell that does not fit the schema.
+        """
         size = len(next(iter(columns.values())))
         self.rows += size
         keep = np.ones(size, dtype=np.bool_)
@@ -106,7 +128,11 @@ class Encoder:
         )
 
     def finish(self) -> EncodedTable:
-        """All rows that were kept."""
+        """Return all rows that were kept.
+
+        Raises:
+            ConfigError: if there are none, or in strict mode if users' names are fractions.
+        """
         if not self.rows:
             raise ConfigError(f"{self.table.path}: has a header and no rows")
         if (
@@ -283,14 +309,14 @@ class Encoder:
 
 
 def _joined(pieces: list[Any]) -> Any:
-    """One array, and the pieces gone: they should not be in memory while other columns are joined."""
+    """Join pieces and empty the list, so that they are not in memory while other columns are joined."""
     whole = None if pieces[0] is None else np.concatenate(pieces)
     pieces.clear()
     return whole
 
 
 def _fraction(text: str) -> bool | None:
-    """Whether a text is a number with a fraction; None where it is no number."""
+    """Return whether a text is a number with a fraction; None if it is no number."""
     try:
         number = float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Rows that a program hands over, read as if they came from a file: the same value means the same."""
+"""Encoding of rows that a program passes as arrays or data frames, by the same rules as for files."""
 
 from __future__ import annotations
 
@@ -18,21 +18,32 @@ from privfed.foundation.errors import ConfigError
 
 
 class InMemoryTable(TableReader):
-    """Columns in memory, called X in messages."""
+    """Columns in memory. Messages call them X."""
 
     def __init__(self, columns: Mapping[str, Any]):
         self.path, self.header, self.columns = Path("X"), tuple(columns), columns
 
     def batches(self, names: Sequence[str]) -> Iterator[tuple[int, Columns]]:
-        """All at once."""
+        """Yield all rows at once."""
         yield 0, {name: _column(name, self.columns[name]) for name in names}
 
 
 def encode_rows(schema: Schema, X: Any, y: Any = None, fitting: bool = True) -> TableRows:
-    """X and, if given, its targets y (m,), in compact form.
+    """Encode rows and, if given, their targets.
 
-    X: a mapping or data frame with the features among its columns, or an array (m, features) with just these, in the schema's
-    order. fitting: whether rows with missing values are left out if the schema says so; who predicts has an answer for each.
+    Args:
+        schema: meaning of the columns.
+        X: mapping or data frame whose columns include the features, or an array (m, features) with
+            exactly the features in the schema's order.
+        y: targets (m,).
+        fitting: whether rows with missing values are left out if the schema says so. Predictions need
+            an answer for every row.
+
+    Returns:
+        Rows (m,) in compact form.
+
+    Raises:
+        ConfigError: if X or y do not fit the schema or each other.
     """
     table = InMemoryTable(_columns(schema, X))
     names = [feature.name for feature in schema.features]
@@ -62,7 +73,7 @@ def encode_rows(schema: Schema, X: Any, y: Any = None, fitting: bool = True) -> 
 
 
 def _columns(schema: Schema, X: Any) -> dict[str, Any]:
-    """Columns by name."""
+    """Return columns by name."""
     if isinstance(X, Mapping):
         return {str(name): column for name, column in X.items()}
     if hasattr(X, "columns") and hasattr(X, "__getitem__"):  # a data frame, or an Arrow table
@@ -83,7 +94,7 @@ def _columns(schema: Schema, X: Any) -> dict[str, Any]:
 
 
 def _column(name: str, values: Any) -> Any:
-    """An Arrow array; values of several kinds become text, as in a file."""
+    """Return an Arrow array; values of several types become text, as in a file."""
     pa = arrow()
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
@@ -105,7 +116,7 @@ def _column(name: str, values: Any) -> Any:
 
 
 def _objects(name: str, values: Any) -> Any:
-    """A list of anything as an array of objects, so that no value changes its kind."""
+    """Return any list as an array of objects, so that no value changes its type."""
     try:
         return np.asarray(values, dtype=object)
     except ValueError as error:

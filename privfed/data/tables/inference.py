@@ -1,4 +1,4 @@
-"""A schema inferred from a table: one pass over the file, then a rule for each column, said in a note."""
+"""Inference of a schema from a table: one pass over the file, then a rule per column with a note."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from privfed.data.tables.table_files import TableReader
 from privfed.foundation.errors import ConfigError, nearest
 
 TARGETS = ("target", "y")
-"""Names by which a target is found where none is given."""
+"""Names of the target's column if none is given."""
 MOST_LABELS = 100
-"""A target with more labels is taken for a mistake."""
+"""Largest number of labels of a target."""
 FREE_TEXT = 0.9
-"""A text column with more different values than this fraction of its rows tells rows apart, not kinds of rows."""
+"""Fraction of the rows above which different values make a text column free text."""
 FEW_ROWS = 20
-"""Fewer rows show no such thing."""
+"""Least number of rows for that rule."""
 
 _THINGS = (
     "item|movie|film|product|song|track|artist|album|book|joke|article|category|genre|type|city|country|region|zip|zipcode|"
@@ -41,7 +41,17 @@ _INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 
 @dataclass
 class Profile:
-    """What a column holds. values: its different values, None once there are more than `most`."""
+    """Contents of a column.
+
+    Attributes:
+        most: largest number of different values that are kept.
+        rows: number of rows.
+        present: number of values that are not missing.
+        odd: number of values that are not numbers.
+        whole: whether all numbers are whole.
+        first_odd: row and text of the first value that is not a number.
+        values: the different values; None if there are more than `most`.
+    """
 
     most: int
     rows: int = 0
@@ -52,7 +62,13 @@ class Profile:
     values: set[str] | None = field(default_factory=set)
 
     def add(self, first: int, column: Any, comma: bool) -> None:
-        """Take in the next rows."""
+        """Take in one batch of a column.
+
+        Args:
+            first: number of its first row.
+            column: Arrow array.
+            comma: whether the comma is the decimal separator.
+        """
         parsed, odd = parse_numbers(column, comma)
         finite = parsed[np.isfinite(parsed)]
         strange = int(odd.sum())
@@ -70,12 +86,12 @@ class Profile:
 
     @property
     def is_text(self) -> bool:
-        """Whether half of the values or more are not numbers."""
+        """Whether at least half of the values are not numbers."""
         return 0 < self.present <= 2 * self.odd
 
     @property
     def is_free_text(self) -> bool:
-        """Whether hardly any value appears twice."""
+        """Whether hardly any value occurs twice."""
         return (
             self.present >= FEW_ROWS
             and self.values is not None
@@ -84,7 +100,18 @@ class Profile:
 
 
 def infer(table: TableReader, options: Options) -> tuple[Schema, tuple[str, ...]]:
-    """The schema of a table, and what was decided why."""
+    """Infer the schema of a table.
+
+    Args:
+        table: the table.
+        options: what a person says about its columns.
+
+    Returns:
+        The schema, and notes on what was decided and why.
+
+    Raises:
+        ConfigError: if columns are missing, contradict their role or have mixed types.
+    """
     target, features, notes = _roles(table, options)
     profiles = {name: Profile(options.most_categories) for name in features}
     profiles[target] = Profile(MOST_LABELS)
@@ -105,7 +132,7 @@ def infer(table: TableReader, options: Options) -> tuple[Schema, tuple[str, ...]
 
 
 def _roles(table: TableReader, options: Options) -> tuple[str, list[str], list[str]]:
-    """The target's name, the names of possible features, and notes on columns that are neither."""
+    """Return the target's name, possible features, and notes on columns that are neither."""
     header = [name for name in table.header if not _INDEX.fullmatch(name)]
     strange = [name for name in table.header if name not in header and options.features is None]
     notes = [
@@ -148,7 +175,13 @@ def _roles(table: TableReader, options: Options) -> tuple[str, list[str], list[s
 
 
 def require(table: TableReader, name: str, key: str) -> None:
-    """Raise where a table lacks a column."""
+    """Raise a ConfigError if a table lacks a column.
+
+    Args:
+        table: the table.
+        name: name of the column.
+        key: setting or role that needs it, for the message.
+    """
     if name not in table.header:
         raise ConfigError(
             f"{table.path}: has no column {name!r} ({key}); {nearest(name, filter(None, table.header))}"
@@ -156,14 +189,20 @@ def require(table: TableReader, name: str, key: str) -> None:
 
 
 class _Rules:
-    """What a column is taken for. alone: whether there is only one feature, so that users rate items."""
+    """Rules by which a column gets its meaning.
+
+    Args:
+        table: the table, for messages.
+        options: what a person says about its columns.
+        alone: whether there is only one feature, so that users rate items.
+    """
 
     def __init__(self, table: TableReader, options: Options, alone: bool):
         self.table, self.options, self.alone = table, options, alone
         self.notes: list[str] = []
 
     def feature(self, name: str, profile: Profile) -> Feature | None:
-        """The feature that a column becomes, None where it tells nothing."""
+        """Return the feature that a column becomes; None if it says nothing."""
         listed, bounds = name in self.options.categorical, self.options.bounds.get(name)
         asked = name in self.options.numeric or bounds is not None
         if not profile.present:
@@ -188,7 +227,10 @@ class _Rules:
         return self._choice(name, profile, reason or "")
 
     def target(self, name: str, profile: Profile) -> Target:
-        """Labels for texts and for two different numbers, unless the task is given; otherwise a number."""
+        """Return the target.
+
+        Texts and two different numbers are labels unless the task is given; other targets are numbers.
+        """
         task, values, bounds = self.options.task, profile.values, self.options.bounds.get(name)
         if not profile.present:
             raise ConfigError(f"{self.table.path}: column {name!r}: no row has a target")
@@ -213,7 +255,7 @@ class _Rules:
         return Target(name, tuple(ordered(values)))
 
     def _whose_numbers_are_names(self, name: str, profile: Profile) -> str | None:
-        """Why whole numbers are taken for names of things; None where they are numbers."""
+        """Return why whole numbers are understood as names; None if they are numbers."""
         if not profile.whole:
             return None
         hint = f"data.numeric=[{name}] takes it as a number"

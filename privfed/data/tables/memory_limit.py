@@ -1,4 +1,4 @@
-"""Whether a table fits into memory."""
+"""Check that a table fits into memory."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from privfed.data.tables.table_files import TableReader
 from privfed.foundation.errors import ConfigError
 
 MemoryProbe = Callable[[], int | None]
+"""Function that returns the available bytes, or None if they are unknown."""
 
 OVERHEAD = 100 << 20
-"""Bytes that reading takes whatever the size of the table."""
+"""Bytes that reading needs besides the table."""
 
 
 def available_memory() -> int | None:
-    """Bytes that can be had without swapping; None where the system does not say."""
+    """Return the bytes that are available without swapping; None if the system does not say."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -26,7 +27,13 @@ def available_memory() -> int | None:
 
 
 def check_memory(table: TableReader, columns: int, available: MemoryProbe) -> None:
-    """Refuse a table that would not fit: better than to be killed half way."""
+    """Raise a ConfigError if a table does not fit, before the system kills the process.
+
+    Args:
+        table: the table.
+        columns: number of features.
+        available: returns the available bytes.
+    """
     # Arrays of 4 bytes a feature, user, target and time, once in pieces and, one array at a time, joined.
     need = int(table.rows * (4 * columns + 24) * 2) + OVERHEAD
     have = available()

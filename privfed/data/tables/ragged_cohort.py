@@ -1,4 +1,4 @@
-"""Users with different numbers of rows, stored without padding and computed in groups of equal size."""
+"""Users with different numbers of rows, stored without padding, computed in blocks of equal size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas as YAML files, to be read, edited and declared public by people."""
+"""Schemas as YAML files, which people read, edit and declare public."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _KEYS = {"numeric": ("bounds",), "categorical": ("values",), "hashed": ("buckets
 
 
 class _Texts(yaml.BaseLoader):
-    """Reads every scalar as the text it is, so that 05, yes and null can be values; no key twice."""
+    """Reads every scalar as text, so that 05, yes and null can be values. Refuses repeated keys."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         mapping = super().construct_mapping(node, deep=True)
@@ -39,7 +39,7 @@ class _Texts(yaml.BaseLoader):
 
 
 class _Pleasant(yaml.SafeDumper):
-    """Escapes what is not printable: PyYAML alone loses some line breaks."""
+    """Escapes texts that are not printable, because PyYAML alone loses some line breaks."""
 
 
 def _text(dumper: Any, text: str) -> Any:
@@ -52,7 +52,7 @@ _Pleasant.add_representer(str, _text)
 
 
 def schema_to_yaml(schema: Schema) -> str:
-    """The YAML text of a schema."""
+    """Return the YAML text of a schema."""
     target = schema.target
     aim: dict[str, Any] = {
         "column": target.name,
@@ -88,7 +88,15 @@ def schema_to_yaml(schema: Schema) -> str:
 
 
 def schema_from_yaml(text: str, where: str) -> Schema:
-    """The schema in a YAML text; a ConfigError that names the key otherwise."""
+    """Return the schema in a YAML text.
+
+    Args:
+        text: the text.
+        where: name of its file, for messages.
+
+    Raises:
+        ConfigError: if it is no schema; the message names the key.
+    """
     try:
         tree = yaml.load(text, Loader=_Texts)
     except yaml.YAMLError as error:
@@ -143,7 +151,7 @@ def _feature(tree: Any, name: str, where: str) -> Feature:
 
 
 def _kind(tree: Any, where: str, at: str, always: tuple[str, ...], kinds: tuple[str, ...]) -> str:
-    """The kind, once the keys are those that it needs."""
+    """Return the kind, after checking that the keys are those that it needs."""
     if not isinstance(tree, Mapping) or "kind" not in tree:
         raise ConfigError(f"{where}: {at}: must have a kind: {', '.join(kinds)}")
     kind = tree["kind"]
@@ -194,7 +202,15 @@ def _bounds(tree: Mapping[str, Any], where: str, at: str) -> Bounds | None:
 
 
 def check_bounds(bounds: Any, key: str) -> Bounds:
-    """Two finite numbers, the lower one first."""
+    """Return bounds as two finite numbers, the lower one first.
+
+    Args:
+        bounds: what was given.
+        key: name of the setting, for the message.
+
+    Raises:
+        ConfigError: if `bounds` is anything else.
+    """
     try:
         low, high = map(float, bounds if not isinstance(bounds, str) else ())
     except (TypeError, ValueError):
