@@ -37,8 +37,8 @@ class Archive:
 
     Attributes:
         folder: name of the archive's folder.
-        kind: `idx` (labels are in files of their own), `records` (header bytes, the last of which is
-            the label, then pixels) or `npz`.
+        kind: `idx` (labels are in files of their own), `records` (header bytes, the last of
+            which is the label, then pixels) or `npz`.
         train: files of the official training set.
         test: files of the official test set.
         classes: number of classes; None: the files decide.

@@ -122,7 +122,8 @@ class SplitRule:
         if not v:
             classes = f" of {self.S} classes" if self.split == "classes" else ""
             need = f"a fresh user with {round(mine)} training and {t} test images{classes}"
-            allowed = f"{len(y)} images are too few for {need}; put more aside, or give users fewer with data.m"
+            hint = "put more aside, or give users fewer with data.m"
+            allowed = f"{len(y)} images are too few for {need}; {hint}"
             raise ConfigError.of("data.validation", self.validation, allowed)
         if self.split in ("dirichlet", "quantity"):
             shares = [row[row >= 0] for row in self.deal(y, v, rng, None, partition.LEAST + 1)]

@@ -223,8 +223,8 @@ class Images(ImageUsers):
             X = pixels.take(mine.ravel()).reshape(*mine.shape, self.d)
             return X, np.where(mine >= 0, y[mine], -1).astype(np.float64)
 
-        X, classes = part(train)
-        return Cohort(np.arange(first, last), X, classes, HeldOut(*part(test)))  # type: ignore[arg-type]
+        held_out = HeldOut(*part(test))
+        return Cohort(np.arange(first, last), *part(train), held_out)  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=4)

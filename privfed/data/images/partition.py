@@ -70,7 +70,7 @@ def by_classes(y: Ids, n: int, S: int, rng: np.random.Generator, m: int | None =
         )
     sizes = np.bincount(y)
     size = _equal(len(y), n, m, S * largest_shard(sizes, n, S)) // S
-    # A class goes to a user once at most, so it never needs more than n shards.
+    # A user has at most one shard per class, so that a class never needs more than n shards.
     shards = level(np.minimum(sizes // size, n), n * S)
     owners = owners_of_shards(shards, n, rng)
     order = rng.permutation(len(y))
@@ -135,7 +135,8 @@ def owners_of_shards(shards: Ids, n: int, rng: np.random.Generator) -> NDArray[n
     owners = np.zeros((n, len(shards)), dtype=bool)
     draws = rng.exponential(size=owners.shape)
     for user, after in enumerate(range(n - 1, -1, -1)):
-        # As drawn without replacement in proportion to what is left; first the classes that all users to come must have.
+        # Classes that all later users must have come first. The others are drawn without
+        # replacement, in proportion to the shards that are left.
         with np.errstate(divide="ignore"):
             keys = np.where(left > after, -1.0, draws[user] / left)
         chosen = np.argpartition(keys, S - 1)[:S]
@@ -150,7 +151,7 @@ def dirichlet(
     """Assign each class by proportions over users that are Dirichlet(alpha) distributed.
 
     The smaller alpha, the fewer classes per user. Users with too few images get random images of
-    users who have most.
+    the users with most images.
 
     Args:
         y: classes (N,).
@@ -320,12 +321,12 @@ def _equal(images: int, n: int, m: int | None, most: int) -> int:
 def _enough(y: Ids, n: int, least: int) -> None:
     if len(y) < n * least:
         raise ConfigError.of(
-            "data.n", n, f"too many users: {len(y)} images are fewer than {least} a user"
+            "data.n", n, f"too many users: {len(y)} images are fewer than {least} per user"
         )
 
 
 def _fill_up(owner: Ids, n: int, least: int, rng: np.random.Generator) -> Ids:
-    """Move images from the users who have most to the users who have fewer than `least`."""
+    """Move images from the users with most images to users with fewer than `least`."""
     sizes = np.bincount(owner, minlength=n)
     for user in np.flatnonzero(sizes < least).tolist():
         while sizes[user] < least:
@@ -342,7 +343,8 @@ def _one_each(counts: Ids, stock: Ids) -> Ids:
     """
     given, left = np.zeros_like(counts), stock.copy()
     for user in np.argsort(np.count_nonzero(counts, axis=1), kind="stable"):
-        # Of its classes the one that is left most, in proportion to what it has, so that shares stay as they should be.
+        # Of the user's classes, weighted by its images, the one of which most is left: final
+        # shares then stay proportional.
         wish = counts[user] * (left > 0) * (left / np.maximum(stock, 1))
         if not wish.any():
             raise ConfigError.of(

@@ -36,7 +36,8 @@ def distinct(column: Any) -> tuple[list[str | None], NDArray[np.int32]]:
         null_encoding="encode"
     )
     texts = _clean(encoded.dictionary)
-    # Most values are in plain spelling; to look closely at each in Python would take most of the time of reading.
+    # Most values are in plain spelling. Python only examines the others, because examining all
+    # would take most of the time of reading.
     unusual = pa.compute.match_substring_regex(
         texts, r"\.0*$|^(?:True|TRUE|False|FALSE)$"
     ).to_pylist()
@@ -77,7 +78,8 @@ def parse_numbers(column: Any, comma: bool = False) -> tuple[Array, Mask]:
 def parse_times(column: Any) -> tuple[Array, Mask]:
     """Convert a column to seconds.
 
-    Numbers stay as they are. ISO dates become seconds since 1970; without a time zone they are in UTC.
+    Numbers stay as they are. ISO dates become seconds since 1970. Dates without a time zone are in
+    UTC.
 
     Args:
         column: Arrow array of b values.
@@ -130,7 +132,7 @@ def _clean(values: Any) -> Any:
             [None if value is None else str(value) for value in values.to_pylist()], pa.string()
         )
     if pa.types.is_floating(values.type):
-        # Arrow writes large whole numbers as 1e+15, which no other file of the same users does.
+        # Arrow writes large whole numbers as 1e+15, unlike other files of the same users.
         written = zip(texts.to_pylist(), values.to_pylist(), strict=True)
         texts = pa.array(
             [f"{value:.0f}" if text and "e+" in text else text for text, value in written],

@@ -1,4 +1,4 @@
-"""Description of how a table is understood, which its owner can check before anything is released."""
+"""Description of how a table is understood, for its owner to check before any release."""
 
 from __future__ import annotations
 
@@ -86,7 +86,8 @@ def _grid(schema: Schema, frame: EncodedTable) -> list[str]:
 def _changes(schema: Schema) -> list[str]:
     if schema.declared:
         return _wrapped(
-            "The schema is declared: public, whatever the data. To change it, edit the file that data.schema names."
+            "The schema is declared: public, whatever the data. "
+            "To change it, edit the file that data.schema names."
         )
     number = schema.numbers[0].name if schema.numbers else None
     choice = schema.choices[0].name if schema.choices else None
@@ -108,8 +109,9 @@ def _changes(schema: Schema) -> list[str]:
     ways = {_cut(key, 34): does for key, does in ways.items() if does}
     width = max(map(len, ways))
     hint = (
-        "Kinds, values and labels were inferred from the data. Save the schema, keep in it what is public anyway, and give it "
-        "as data.schema=FILE: it is then public by declaration, and no longer follows from anybody's rows."
+        "Kinds, values and labels were inferred from the data. Save the schema, keep in it what is "
+        "public anyway, and give it as data.schema=FILE: it is then public by declaration, and no "
+        "longer follows from anybody's rows."
     )
     return [
         "To change it",

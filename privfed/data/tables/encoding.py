@@ -44,8 +44,8 @@ class EncodedTable:
 
     Attributes:
         who: user (N,) of each row, as a place in `names`.
-        names: sorted names of the users, by size if all are numbers. Users whose rows were all left out
-            keep their name and have no rows.
+        names: sorted names of the users, by size if all are numbers. Users whose rows were all
+            left out keep their name and have no rows.
         numbers: values (N, p) of the numeric features, NaN where missing.
         codes: codes (N, q) of the categorical features, -1 for none.
         target: targets (N,): a number, or the number of a label; NaN where unknown.
@@ -74,7 +74,8 @@ class Encoder:
         table: where the rows come from, for messages.
         schema: meaning of the columns.
         need_target: whether rows without a target are left out.
-        strict: whether a cell that does not fit the schema is an error; otherwise it counts as missing.
+        strict: whether a cell that does not fit the schema is an error; otherwise it counts as
+            missing.
     """
 
     def __init__(self, table: TableReader, schema: Schema, need_target: bool, strict: bool):
@@ -191,7 +192,7 @@ class Encoder:
             row = int(np.isin(places, bad).argmax())
             self.fraction = first + row, str(column[row].as_py())
         if not self.pieces:
-            # Programs write whole numbers as 3.0 in all rows or in none, so one row tells.
+            # Programs write whole numbers as 3.0 in all rows or in none: one row is enough.
             self.floats = "." in str(column[0].as_py()) and "." not in str(texts[places[0]])
         return who
 
@@ -309,7 +310,7 @@ class Encoder:
 
 
 def _joined(pieces: list[Any]) -> Any:
-    """Join pieces and empty the list, so that they are not in memory while other columns are joined."""
+    """Join pieces and empty the list: they must not be in memory while others are joined."""
     whole = None if pieces[0] is None else np.concatenate(pieces)
     pieces.clear()
     return whole

@@ -1,4 +1,4 @@
-"""Encoding of rows that a program passes as arrays or data frames, by the same rules as for files."""
+"""Encoding of rows in arrays or data frames, by the same rules as for files."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def encode_rows(schema: Schema, X: Any, y: Any = None, fitting: bool = True) -> 
         X: mapping or data frame whose columns include the features, or an array (m, features) with
             exactly the features in the schema's order.
         y: targets (m,).
-        fitting: whether rows with missing values are left out if the schema says so. Predictions need
-            an answer for every row.
+        fitting: whether rows with missing values are left out if the schema says so. Predictions
+            need an answer for every row.
 
     Returns:
         Rows (m,) in compact form.

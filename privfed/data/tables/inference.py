@@ -1,4 +1,4 @@
-"""Inference of a schema from a table: one pass over the file, then a rule per column with a note."""
+"""Inference of a schema from a table: one pass over the file, then a rule and a note per column."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ FEW_ROWS = 20
 """Least number of rows for that rule."""
 
 _THINGS = (
-    "item|movie|film|product|song|track|artist|album|book|joke|article|category|genre|type|city|country|region|zip|zipcode|"
-    "postcode|store|shop|sku|brand|channel|device|page|campaign"
+    "item|movie|film|product|song|track|artist|album|book|joke|article|category|genre|type|"
+    "city|country|region|zip|zipcode|postcode|store|shop|sku|brand|channel|device|page|campaign"
 )
 _ID = re.compile(rf"(?:.*[_\W])?(?i:id|{_THINGS})|.*[a-z]I[dD]")
 _INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
@@ -140,9 +140,8 @@ def _roles(table: TableReader, options: Options) -> tuple[str, list[str], list[s
     ]
     require(table, options.user, "data.user")
     if options.target is None and not any(name in header for name in TARGETS):
-        raise ConfigError(
-            f"{table.path}: say which column is to be predicted with data.target; columns: {', '.join(header)}"
-        )
+        words = "say which column is to be predicted with data.target"
+        raise ConfigError(f"{table.path}: {words}; columns: {', '.join(header)}")
     target = options.target or next(name for name in TARGETS if name in header)
     if target in (options.user, options.time) or target in (options.features or ()):
         raise ConfigError(
@@ -183,9 +182,8 @@ def require(table: TableReader, name: str, key: str) -> None:
         key: setting or role that needs it, for the message.
     """
     if name not in table.header:
-        raise ConfigError(
-            f"{table.path}: has no column {name!r} ({key}); {nearest(name, filter(None, table.header))}"
-        )
+        hint = nearest(name, filter(None, table.header))
+        raise ConfigError(f"{table.path}: has no column {name!r} ({key}); {hint}")
 
 
 class _Rules:
@@ -229,7 +227,8 @@ class _Rules:
     def target(self, name: str, profile: Profile) -> Target:
         """Return the target.
 
-        Texts and two different numbers are labels unless the task is given; other targets are numbers.
+        Texts and two different numbers are labels unless the task is given. Other targets are
+        numbers.
         """
         task, values, bounds = self.options.task, profile.values, self.options.bounds.get(name)
         if not profile.present:
@@ -244,14 +243,14 @@ class _Rules:
                 f"{value[:40]!r} is not a number; for labels set data.task=classification",
             )
         if values is not None and len(values) == 1:
-            raise ConfigError(
-                f"{self.table.path}: column {name!r}: all targets are {min(values)!r}; there is nothing to learn"
-            )
+            words = f"all targets are {min(values)!r}; there is nothing to learn"
+            raise ConfigError(f"{self.table.path}: column {name!r}: {words}")
         if asked or not (labels or profile.is_text or (values is not None and len(values) == 2)):
             return Target(name, None, bounds)
         if values is None:
-            words = f"has more than {MOST_LABELS} different labels; is it the right column (data.target)?"
-            raise ConfigError(f"{self.table.path}: column {name!r}: {words}")
+            words = f"has more than {MOST_LABELS} different labels"
+            hint = "is it the right column (data.target)?"
+            raise ConfigError(f"{self.table.path}: column {name!r}: {words}; {hint}")
         return Target(name, tuple(ordered(values)))
 
     def _whose_numbers_are_names(self, name: str, profile: Profile) -> str | None:
@@ -273,11 +272,14 @@ class _Rules:
         if options.categories == "hash":
             feature = Hashed(name, options.buckets)
         elif profile.values is None:
-            more = f"more than {most} different values, hashed into {most} buckets (data.most_categories)"
+            hashed = f"hashed into {most} buckets (data.most_categories)"
+            more = f"more than {most} different values, {hashed}"
             reason = f"{reason}; {more}" if reason else more
             feature = Hashed(name, most)
         elif profile.is_free_text and not reason and name not in options.categorical:
-            reason = f"hardly any value twice, hashed into {options.buckets} buckets (data.buckets; data.ignore leaves it out)"
+            hashed = f"hashed into {options.buckets} buckets"
+            hint = "(data.buckets; data.ignore leaves it out)"
+            reason = f"hardly any value twice, {hashed} {hint}"
             feature = Hashed(name, options.buckets)
         else:
             feature = Categorical(name, tuple(ordered(profile.values)))

@@ -34,11 +34,12 @@ def check_memory(table: TableReader, columns: int, available: MemoryProbe) -> No
         columns: number of features.
         available: returns the available bytes.
     """
-    # Arrays of 4 bytes a feature, user, target and time, once in pieces and, one array at a time, joined.
+    # 4 bytes per feature, and user, target and time; twice, because arrays are joined from pieces.
     need = int(table.rows * (4 * columns + 24) * 2) + OVERHEAD
     have = available()
     if have is not None and need > have:
-        sizes = f"{columns} columns of about {table.rows:,.0f} rows need {need / 2**30:.1f} GB of memory"
+        size = f"{columns} columns of about {table.rows:,.0f} rows"
+        sizes = f"{size} need {need / 2**30:.1f} GB of memory"
         helps = "take fewer columns with data.features=[...]"
         raise ConfigError(
             f"{table.path}: {sizes}, {have / 2**30:.1f} GB are free; {helps}, or fewer rows"

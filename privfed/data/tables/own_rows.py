@@ -13,7 +13,7 @@ from privfed.foundation.errors import ConfigError, nearest
 from privfed.foundation.linalg import Array
 
 USER = "user"
-"""Name of the column with the user of each row. Rows of users who are not asked for are not read."""
+"""Name of the column with the user of each row. Rows of other users are not read."""
 
 
 def read_own_rows(
@@ -31,7 +31,8 @@ def read_own_rows(
         X (m, d) and y (m,) by name of the user.
 
     Raises:
-        ConfigError: if the file cannot be read, lacks a column or has a value that is no finite number.
+        ConfigError: if the file cannot be read, lacks a column or has a value that is not a finite
+            number.
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Users with different numbers of rows, stored without padding, computed in blocks of equal size."""
+"""Users with different numbers of rows, stored without padding, computed in equal blocks."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class RaggedCohort:
         held: rows that only judge, likewise.
         held_starts: their edges (n + 1,).
         width: numbers per encoded row, targets included; it decides how many users fit a block.
-        schema: meaning of the columns; None where nobody asks.
+        schema: meaning of the columns; None if no algorithm needs it.
         truth: not None where held-out rows may be used to disclose errors, in simulations only.
     """
 

@@ -60,8 +60,8 @@ def read_rows_for(
         need_target: whether rows without a target are left out. Otherwise their target is NaN, and
             the file may lack the column.
         strict: whether a cell that does not fit is an error; None: unless the schema is declared.
-        users_needed: whether the columns of users and time must exist. Without a column of users all
-            rows belong to one user "".
+        users_needed: whether the columns of users and time must exist. Without a column of users
+            all rows belong to one user "".
         memory: returns the available bytes.
 
     Raises:

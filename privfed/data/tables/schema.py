@@ -81,8 +81,8 @@ class Schema:
         features: what is learnt from.
         time: column of times; None: rows have no order.
         missing: what to do with missing values, one of MISSING_POLICIES.
-        declared: whether it was read from a schema file and is public; otherwise it was inferred from
-            the data.
+        declared: whether it was read from a schema file and is public; otherwise it was inferred
+            from the data.
     """
 
     user: str
@@ -245,7 +245,9 @@ def expand(
 
 
 @compiled
-def _expand(numbers, codes, centre, scale, limit, indicates, starts, sizes, X):  # type: ignore[no-untyped-def]
+def _expand(  # type: ignore[no-untyped-def]
+    numbers, codes, centre, scale, limit, indicates, starts, sizes, X
+):
     rows, p = numbers.shape
     for i in range(rows):
         for j in range(p):

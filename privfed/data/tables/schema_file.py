@@ -21,10 +21,12 @@ from privfed.data.tables.schema import (
 )
 from privfed.foundation.errors import ConfigError, nearest
 
-_HEAD = """\
-# What the columns of a table mean. Edit it, and give it back as data.schema=FILE: it is then public by declaration.
-# kinds: numeric (bounds: [lowest, highest], if public), categorical (values: [...]) and hashed (buckets: number)
-"""
+_HEAD = (
+    "# What the columns of a table mean. Edit it, and give it back as data.schema=FILE: "
+    "it is then public by declaration.\n"
+    "# kinds: numeric (bounds: [lowest, highest], if public), categorical (values: [...]) "
+    "and hashed (buckets: number)\n"
+)
 _KEYS = {"numeric": ("bounds",), "categorical": ("values",), "hashed": ("buckets",)}
 
 

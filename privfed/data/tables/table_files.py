@@ -88,7 +88,9 @@ class TableReader:
 
 
 class CsvTable(TableReader):
-    """Text with a header. The separator is the most frequent in the header: comma, semicolon or tab.
+    """Text with a header. The separator is the mark that is most frequent in the header.
+
+    Separators are comma, semicolon and tab.
 
     Args:
         path: the file.
@@ -117,7 +119,7 @@ class CsvTable(TableReader):
 
     def batches(self, names: Sequence[str]) -> Iterator[tuple[int, Columns]]:  # noqa: D102
         pa = arrow()
-        # Without this Arrow would guess types from the first block and fail on a later one.
+        # Without types, Arrow would guess them from the first block and fail on a later one.
         raw = {name: self.raw[self.header.index(name)] for name in names}
         convert = pa.csv.ConvertOptions(
             column_types=dict.fromkeys(raw.values(), pa.string()),
@@ -154,7 +156,10 @@ class CsvTable(TableReader):
         )
 
     def _records(self, strict: bool = False) -> Iterator[tuple[int, list[str]]]:
-        """Yield the first line and the fields of each record, the header first. Slow: for messages only."""
+        """Yield the first line and the fields of each record, the header first.
+
+        Slow: for messages only.
+        """
         with self._open() as file:
             text = io.TextIOWrapper(
                 file, "utf-8-sig", errors="strict" if strict else "replace", newline=""
@@ -173,9 +178,8 @@ class CsvTable(TableReader):
             for line, fields in self._records(strict=True):
                 if len(fields) != len(self.header):
                     many = "value" if len(fields) == 1 else "values"
-                    raise ConfigError(
-                        f"{self.path}: line {line} has {len(fields)} {many}, the header {len(self.header)}"
-                    )
+                    counts = f"{len(fields)} {many}, the header {len(self.header)}"
+                    raise ConfigError(f"{self.path}: line {line} has {counts}")
         except UnicodeDecodeError as error:
             with self._open() as file:
                 line = next((i for i, text in enumerate(file, 1) if not _is_utf8(text)), line)
@@ -211,9 +215,8 @@ class ParquetTable(TableReader):
         for name in names:
             if pa.types.is_nested(self.types[name]):
                 hint = f"leave it out with data.ignore=[{name}]"
-                raise ConfigError(
-                    f"{self.path}: column {name!r} holds {self.types[name]} and not single values; {hint}"
-                )
+                words = f"holds {self.types[name]} and not single values"
+                raise ConfigError(f"{self.path}: column {name!r} {words}; {hint}")
         first = 0
         with _Guard(self.path), pa.parquet.ParquetFile(self.path) as file:
             for batch in file.iter_batches(batch_size=ROWS, columns=list(names)):
@@ -223,7 +226,7 @@ class ParquetTable(TableReader):
 
 
 class _Guard:
-    """Turns errors of libraries on damaged files into one line; `inspect` may raise a better one."""
+    """Turns libraries' errors on damaged files into one line; `inspect` may raise a better one."""
 
     def __init__(self, path: Path, inspect: Callable[[], None] | None = None):
         self.path, self.inspect = path, inspect
@@ -243,8 +246,9 @@ class _Guard:
             ) from error
         if isinstance(error, pa.ArrowException):
             if "straddling" in str(error):
-                words = f"has a line of more than {BLOCK >> 20} MB; is it a table, and is every quote closed?"
-                raise ConfigError(f"{self.path}: {words}") from error
+                words = f"has a line of more than {BLOCK >> 20} MB"
+                hint = "is it a table, and is every quote closed?"
+                raise ConfigError(f"{self.path}: {words}; {hint}") from error
             if self.inspect is not None:
                 self.inspect()
             raise ConfigError(

@@ -190,10 +190,10 @@ class Table(DataSource):
 
 
 def lots(seed: int, who: Ids, place: Ids) -> NDArray[np.uint64]:
-    """Return random numbers (N,) that depend on each row's user and its place among that user's rows.
+    """Return random numbers (N,) by each row's user and its place among that user's rows.
 
-    They must not depend on other users' numbers of rows. Otherwise the rows of one user would decide
-    which rows of another user are used, and move more than one user's contribution.
+    They must not depend on other users' numbers of rows. Otherwise the rows of one user would
+    decide which rows of another user are used, and move more than one user's contribution.
 
     Args:
         seed: seed of the run.
