@@ -58,9 +58,8 @@ CURVES = (
 def round_seconds(overrides: Sequence[str], rounds: int) -> float:
     """Of a training round: the median of a run's."""
     experiment = Experiment(compose(["init=random", f"rounds={rounds}", *overrides]))
-    experiment.data.validation = (
-        nobody  # fresh users would be more than those who train; no round needs them
-    )
+    # Fresh users would be more than those who train; no round needs them.
+    experiment.data.validation = nobody  # type: ignore[method-assign]
     outcome = experiment.run()
     return statistics.median(row["seconds"] for row in outcome.rows if row["task"] == "gradient")
 

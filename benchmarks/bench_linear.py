@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from typing import Any
 
 import numpy as np
 from bench_table import Column, Row, Section, seconds
@@ -85,8 +86,9 @@ def alternating_minimisation(repetitions: int) -> list[Row]:
         whole.append(time.perf_counter() - start)
         ours.append(spent["rounds_s"])
         # The reference holds an A_i of 100 x 100 for every user, so it gets them in parts of 1000.
-        users = experiment.data.cohort(0, experiment.data.n).exact()
-        U = retraction(experiment.data.U_star + 0.05)
+        data: Any = experiment.data
+        users = data.cohort(0, data.n).exact()
+        U = retraction(data.U_star + 0.05)
         start = time.perf_counter()
         for part in range(0, experiment.data.n, 1000):
             plain_moments(users.X[part : part + 1000], users.y[part : part + 1000], U)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -93,7 +94,8 @@ def reference(experiment: Experiment, users: int) -> tuple[nn.Sequential, Cohort
     with torch.no_grad():
         for parameter, value in zip(module[:-1].parameters(), start, strict=True):
             parameter.copy_(torch.from_numpy(value))
-    return module, experiment.data.cohort(0, users)
+    data: Any = experiment.data
+    return module, data.cohort(0, users)
 
 
 def one_after_the_other(work: Work, users: int) -> Array:
@@ -143,8 +145,9 @@ def against_torch(
                 speed, experiment = our_rounds(*overrides, f"data.n={users}")
                 speeds.setdefault(name, []).append(speed)
             network, images = reference(experiment, count)
+            shape = experiment.cfg.data.shape
             for cached in (False, True):
-                work = partial(loop, network, experiment.data.shape, images, cached)
+                work = partial(loop, network, shape, images, cached)
                 for way in (one_after_the_other, side_by_side):
                     speed = per_second(count, partial(way, work, count))
                     speeds.setdefault(f"{cached} {way.__name__}", []).append(speed)

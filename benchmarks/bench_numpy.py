@@ -10,6 +10,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from bench_table import Column, Row, Section
@@ -84,10 +85,9 @@ def against_numpy(repetitions: int, n: int = USERS) -> list[Row]:
         for _ in range(repetitions):
             seconds, experiment = our_rounds(f"data.n={n}", f"algo.estimator={name}")
             ours.append(seconds / ROUNDS)
-            users = experiment.data.cohort(
-                0, n
-            ).exact()  # single precision would be converted in every round
-            U = retraction(experiment.data.U_star + 0.05)
+            data: Any = experiment.data
+            users = data.cohort(0, n).exact()  # single precision would be converted in every round
+            U = retraction(data.U_star + 0.05)
             plain.append(plain_rounds(gradients, users.X, users.y, U, 3) / 3)
         mine, reference = statistics.median(ours), statistics.median(plain)
         speeds = {

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from bench_numpy import plain_leave_one_out
@@ -58,13 +59,14 @@ class Problem:
         experiment = Experiment(
             compose([f"data.n={n}", "init=random", "rounds=1", "eps=inf", f"algo.clip={CLIP}"])
         )
-        users = experiment.data.cohort(0, n)
+        data: Any = experiment.data
+        users = data.cohort(0, n)
         self.n, self.X, self.y = (
             n,
             np.asarray(users.X, dtype=np.float64),
             np.asarray(users.y, dtype=np.float64),
         )
-        self.U = retraction(experiment.data.U_star + 0.05)
+        self.U = retraction(data.U_star + 0.05)
         announced = experiment.strategy.announcement(experiment.strategy.plan[-1])
         sums, _, _ = experiment.factory(range(n)).fit([self.U], announced)
         self.total = np.reshape(sums[0], self.U.T.shape)

@@ -50,9 +50,8 @@ class FedRepClient(LinearClient):
 
     def portions(self, task: str, users: Ids | None) -> Iterator[Cohort]:
         """As they are stored, without a copy in double precision; the gradient takes many at once, as it needs no room."""
-        return self.seen.blocks(
-            self.train, users, LARGE if task == "gradient" else BYTES, exact=False
-        )
+        size = LARGE if task == "gradient" else BYTES
+        return self.seen.blocks(users, examples=self.train, bytes_each=size, exact=False)
 
     @task
     def gradient(self, block: Cohort, shared: NDArrays, told: Announcement) -> Contributions:

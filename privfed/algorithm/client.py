@@ -136,7 +136,7 @@ class CohortClient(NumPyClient):
 
     def blocks(self, users: Ids | None = None) -> Iterator[Any]:
         """Yield the users (all, or those at the given places) as tasks see them, in blocks."""
-        return self.seen.blocks(self.train, users)
+        return self.seen.blocks(users, examples=self.train)
 
     def portions(self, task: str, users: Ids | None) -> Iterator[Any]:
         """Yield the same for one task, where it wants other blocks."""
@@ -233,6 +233,5 @@ class CohortClient(NumPyClient):
         for block in self.judged():
             assert block.truth is not None
             errors = {"own": self.own_errors(block, parameters), **self.rival_errors(block)}
-            judging, m = getattr(block, "judging", None), getattr(block, "m", 0)
-            tally.add(errors, block.truth.scale, judging, m)
+            tally.add(errors, block.truth.scale, block.judging, block.m)
         return tally.sums["own"] / len(self.cohort), len(self.cohort), tally.metrics()

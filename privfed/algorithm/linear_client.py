@@ -19,7 +19,7 @@ class LinearClient(CohortClient):
 
     def __init__(self, cohort: Cohort, init: Any, train: str, heads: str) -> None:
         super().__init__(cohort, init)
-        self.m = cohort.shape[1]
+        self.m = cohort.m
         self.train, self.final = split_examples(self.m, train, heads)
         self.m0 = len(range(self.m)[self.train])
 

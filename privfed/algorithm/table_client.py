@@ -11,7 +11,6 @@ has to be known.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from privfed.data.tables.schema import expand
 from privfed.foundation.constraints import Number
 from privfed.foundation.linalg import Array
 from privfed.models import ridge
-from privfed.models.table_model import LIMIT, PARTS, TableModel, outputs, unscaled
+from privfed.models.table_model import LIMIT, PARTS, TableModel, unscaled
 from privfed.privacy.clip_norms import NORMS
 
 RIDGE = Number(lambda x: 1e-6 <= x <= 1e6, "must lie between 1e-6 and 1e6")
@@ -43,17 +42,10 @@ class TableClient(CohortClient):
 
     def __init__(self, cohort: RaggedCohort, init: Any, ridge: Annotated[float, RIDGE]) -> None:
         super().__init__(cohort)
+        assert cohort.schema is not None
         self.schema = cohort.schema
         self.ridge = ridge
         self.columns = unscaled(self.schema)
-
-    def blocks(self, users: Any = None) -> Iterator[Any]:
-        """Users with equal numbers of rows, some at a time."""
-        return self.cohort.blocks(self.schema.d + outputs(self.schema), users)
-
-    def judged(self) -> Iterator[Any]:
-        """See :class:`CohortClient`."""
-        return self.blocks()
 
     # Scales of columns.
 
@@ -131,7 +123,7 @@ class TableClient(CohortClient):
     @staticmethod
     def means(block: Block, losses: Array) -> Array:
         """Mean over each user's held-out rows: losses (t,) -> (B,). None counts as more than MOST, nor as no number."""
-        assert block.whose is not None
+        assert block.whose is not None and block.judging is not None
         total = np.bincount(block.whose, np.fmin(losses, MOST), minlength=len(block))
         return np.asarray(total / np.maximum(block.judging, 1))
 

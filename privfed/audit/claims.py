@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
+from typing import cast
 
 import numpy as np
 from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
@@ -20,6 +21,7 @@ from privfed.audit.hostile_users import Search, User, hostile, labels_of, moved
 from privfed.audit.noise_checks import noise_findings
 from privfed.audit.replay import COHORT, SINGLE, Guise, Theatre, with_data, without
 from privfed.audit.transcript import Transcript, differences
+from privfed.data.cohort import Cohort
 from privfed.foundation.seeding import generator
 from privfed.privacy.neighbouring import ADD_REMOVE, WEAK
 
@@ -194,7 +196,7 @@ def honest_guises(theatre: Theatre, base: Transcript, tries: int) -> Iterator[Gu
     """The user absent, and with other data: strange ones and those a search finds; under an assumption, other users' data."""
     data, relation = theatre.experiment.data, theatre.gate.ledger.budget.neighbouring
     users = theatre.roster.nodes[COHORT]
-    cohort = data.cohort(users.start, users.stop)
+    cohort = cast(Cohort, data.cohort(users.start, users.stop))
     own: User = (cohort.X[PLACE].astype(np.float64), cohort.y[PLACE].astype(np.float64))
 
     def guise(name: str, user: User, family: str = "") -> Guise:

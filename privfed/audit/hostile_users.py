@@ -17,6 +17,7 @@ from flwr.common import parameters_to_ndarrays
 from privfed.audit.replay import COHORT, Theatre, floating
 from privfed.audit.transcript import Call, Message, Transcript
 from privfed.data.cohort import Cohort, coins
+from privfed.data.source import DataSource
 from privfed.foundation.linalg import Array
 from privfed.foundation.seeding import generator
 from privfed.privacy.accounting import GaussianRelease, Release
@@ -41,11 +42,11 @@ def moved(entry: Release, one: Array, other: Array) -> float:
         return float(np.max(np.abs(p - q))) / entry.epsilon
 
 
-def labels_of(data: Any) -> Array | None:
+def labels_of(data: DataSource) -> Array | None:
     """The targets that examples may have: classes, or -1 and 1; None: any number."""
     if data.error != "risk":
         return None
-    return np.arange(float(data.classes)) if hasattr(data, "classes") else np.array([-1.0, 1.0])
+    return np.array([-1.0, 1.0]) if data.classes is None else np.arange(float(data.classes))
 
 
 def as_labels(y: Array, labels: Array | None) -> Array:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from flwr.common import EvaluateIns, EvaluateRes, FitIns, FitRes
@@ -151,7 +151,7 @@ class Watched:
         with threadpool_limits(1):
             for cid, users in roster.nodes.items():
                 mine = self.guise if self.guise is not None and self.guise.node == cid else None
-                cohort = factory.source.cohort(users.start, users.stop)
+                cohort = cast(Cohort, factory.source.cohort(users.start, users.stop))
                 client = self.serving(cohort if mine is None else mine.cohort(cohort))
                 manager.register(WatchedProxy(cid, client.to_client(), self.transcript, mine))
             serve(strategy, manager, rounds, workers=1)

@@ -19,11 +19,11 @@ import numpy as np
 from privfed import __version__
 from privfed.commands.parsing import Parser, guarded
 from privfed.data.cohort import Ids
-from privfed.data.tables.encoding import Frame
+from privfed.data.tables.encoding import EncodedTable
 from privfed.data.tables.inference import require
-from privfed.data.tables.ragged_cohort import Rows
+from privfed.data.tables.ragged_cohort import TableRows
 from privfed.data.tables.reading import read_rows_for
-from privfed.data.tables.schema import Numeric, Schema, Target, plain
+from privfed.data.tables.schema import Numeric, Schema, Target, plain_text
 from privfed.data.tables.table_files import open_table
 from privfed.foundation.atomic_files import write_output
 from privfed.foundation.errors import ConfigError, nearest
@@ -104,14 +104,14 @@ class Source:
     """The rows of a file; places (N,): their places in it. named: whether a column says whose they are."""
 
     path: Path
-    frame: Frame
+    frame: EncodedTable
     places: Ids
     named: bool
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> TableRows:
         """Without users."""
-        return Rows(self.frame.numbers, self.frame.codes, self.frame.target)
+        return TableRows(self.frame.numbers, self.frame.codes, self.frame.target)
 
     def only(self, kept: Any) -> Source:
         """Some of the rows, and all names."""
@@ -159,14 +159,14 @@ def read_source(
     source = Source(path, frame, np.arange(len(frame)), named)
     if user is None or not named:
         return source
-    if plain(user) not in frame.names:
+    if plain_text(user) not in frame.names:
         known = (
             nearest(user, frame.names)
             if len(frame.names) < 30
             else f"it has {len(frame.names):,} others"
         )
         raise ConfigError(f"{path}: has no rows of user {user!r}; {known}")
-    return source.only(frame.who == frame.names.index(plain(user)))
+    return source.only(frame.who == frame.names.index(plain_text(user)))
 
 
 def read_own(path: Path, schema: Schema, user: str | None) -> tuple[Source, Source]:

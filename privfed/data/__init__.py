@@ -1,1 +1,1 @@
-"""Where users come from: a cohort of users with their examples, and the generators and readers that make it."""
+"""Users with their examples: the contract of a data source, cohorts, generators and readers."""

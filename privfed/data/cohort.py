@@ -1,4 +1,4 @@
-"""The users behind one node."""
+"""Users with their examples: the contract of a cohort, cohorts in memory, and draws per user."""
 
 from __future__ import annotations
 
@@ -17,39 +17,123 @@ from privfed.foundation.linalg import Array
 from privfed.foundation.seeding import generator
 
 BLOCK = 1024
-"""Users are numbered in public blocks of this size; randomness that concerns users is keyed by block."""
+"""Users are numbered in public blocks of this size; randomness per user is keyed by block."""
 
 BYTES = 1 << 21
-"""Of examples that are worked on at a time."""
+"""Bytes of examples that are processed at a time: they fit into a processor's cache."""
 
 Ids = NDArray[np.int64]
 
 
+class UserBlock(Protocol):
+    """Users of one cohort who are processed together."""
+
+    @property
+    def ids(self) -> Ids:
+        """Public numbers (B,) of the users."""
+        ...
+
+    @property
+    def truth(self) -> Any:
+        """What a simulation knows about these users; None for real users."""
+        ...
+
+    @property
+    def m(self) -> int:
+        """Number of examples of each user."""
+        ...
+
+    @property
+    def judging(self) -> Ids | None:
+        """Number of rows (B,) that judge each user; None: every user counts once."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+class UserCohort(Protocol):
+    """Users of one node. All kinds of cohorts have this signature."""
+
+    @property
+    def ids(self) -> Ids:
+        """Public numbers (n,) of the users."""
+        ...
+
+    @property
+    def truth(self) -> Any:
+        """What a simulation knows about the users; None for real users."""
+        ...
+
+    @property
+    def m(self) -> int | None:
+        """Number of examples of each user; None where users differ."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, users: slice | Ids) -> UserCohort:
+        """Return the users at some places, with everything as it is stored."""
+        ...
+
+    def without_broken_users(self, target: float = 0.0) -> UserCohort:
+        """Replace data that are not finite, so that they contribute nothing.
+
+        Args:
+            target: value that stands for the affected targets. Where targets are classes, it must
+                not be a class.
+        """
+        ...
+
+    def blocks(
+        self,
+        users: Ids | None = None,
+        *,
+        examples: slice = slice(None),
+        bytes_each: int = BYTES,
+        exact: bool = True,
+    ) -> Iterator[UserBlock]:
+        """Yield the users in portions.
+
+        Args:
+            users: places of the users to yield, in increasing order; None: all users.
+            examples: which of each user's examples to include.
+            bytes_each: approximate bytes of examples per portion.
+            exact: whether to convert numbers to double precision instead of yielding them as they
+                are stored.
+        """
+        ...
+
+
 class Truth(Protocol):
-    """What a simulation knows about a cohort's users, and real data never tell."""
+    """What a simulation knows about the users of a cohort; real data never have it."""
 
     scale: ClassVar[Scale]
-    """How errors are counted for the picture of who gains what."""
+    """Bins in which errors are counted for the chart of users' gains."""
 
     @property
     def U_star(self) -> Array:
-        """The representation (d, k) that all true predictors share."""
+        """Representation (d, k) that all true predictors share."""
         ...
 
     def errors(self, W: Array) -> Array:
-        """The error of each user's predictor: W (B, d) -> (B,)."""
+        """Return the error (B,) of each user's predictor W (B, d)."""
         ...
 
     def __getitem__(self, users: slice | Ids) -> Truth:
-        """The same for some of the users."""
+        """Return the same for some of the users."""
         ...
 
 
 @dataclass(frozen=True)
 class Cohort:
-    """Users with public numbers ids (n,) and m examples each: X (n, m, d), y (n, m).
+    """Users in memory with m examples each.
 
-    truth is known where data are simulated, and None otherwise: no error can then be told without spending privacy.
+    Attributes:
+        ids: public numbers (n,) of the users.
+        X: examples (n, m, d).
+        y: targets (n, m).
+        truth: what a simulation knows about the users. None for real users, whose errors cannot be
+            disclosed without spending privacy.
     """
 
     ids: Ids
@@ -57,9 +141,12 @@ class Cohort:
     y: Array
     truth: Truth | None = None
 
+    judging: ClassVar[None] = None
+    """Every user counts once."""
+
     @classmethod
     def empty(cls, m: int, d: int) -> Cohort:
-        """Nobody, with m examples of d features each."""
+        """Return a cohort of no users, with m examples of d features each."""
         return cls(np.arange(0), np.empty((0, m, d)), np.empty((0, m)))
 
     def __len__(self) -> int:
@@ -70,18 +157,28 @@ class Cohort:
         """(n, m, d)."""
         return self.X.shape
 
+    @property
+    def m(self) -> int:
+        """Number of examples of each user."""
+        return self.X.shape[1]
+
     def __getitem__(self, users: slice | Ids) -> Cohort:
-        """Some of the users, with everything as it is stored."""
+        """Return some of the users, with everything as it is stored."""
         truth = None if self.truth is None else self.truth[users]
         return Cohort(self.ids[users], self.X[users], self.y[users], truth)
 
     def without_broken_users(self, target: float = 0.0) -> Cohort:
-        """The same with zeros for users who have a number that is not finite: they keep their place and contribute nothing.
+        """Replace the data of users who have a number that is not finite.
 
-        target: what stands in the place of their targets; where targets are classes, one that is none.
+        Their examples become 0 and their targets `target`. They keep their place and contribute
+        nothing.
+
+        Args:
+            target: value for their targets. Where targets are classes, it must not be a class.
         """
         with np.errstate(invalid="ignore", over="ignore"):
-            # A sum of finite numbers may overflow, so only the users whose sum is suspicious are looked at closely.
+            # A sum of finite numbers may overflow. Only users whose sum is not finite are examined
+            # number by number.
             broken = ~np.isfinite(np.sum(self.X, axis=(1, 2)) + np.sum(self.y, axis=1))
         broken[broken] = ~(
             np.isfinite(self.X[broken]).all(axis=(1, 2)) & np.isfinite(self.y[broken]).all(axis=1)
@@ -93,21 +190,22 @@ class Cohort:
         return replace(self, X=X, y=y)
 
     def exact(self) -> Cohort:
-        """The same as contiguous numbers in double precision; nothing is copied where they are so already."""
+        """Return the same users with contiguous numbers in double precision.
+
+        Arrays that are so already are not copied.
+        """
         X, y = (np.ascontiguousarray(array, dtype=np.float64) for array in (self.X, self.y))
         return replace(self, X=X, y=y)
 
     def blocks(
         self,
-        examples: slice = slice(None),
         users: Ids | None = None,
+        *,
+        examples: slice = slice(None),
         bytes_each: int = BYTES,
         exact: bool = True,
     ) -> Iterator[Cohort]:
-        """Users (all, or those at the given places) with some of their examples, so many that they fit a processor's cache.
-
-        exact: in double precision, otherwise as they are stored.
-        """
+        """See :class:`UserCohort`."""
         size = users_within(bytes_each, self.X[0].nbytes) if len(self) else 1
         for start in range(0, len(self) if users is None else len(users), size):
             block = self[
@@ -118,20 +216,39 @@ class Cohort:
 
 
 def users_within(total: int, each: int) -> int:
-    """How many users of so many bytes each are worked on at a time."""
+    """Return how many users to process at a time.
+
+    Args:
+        total: bytes to process at a time.
+        each: bytes per user.
+    """
     return int(np.clip(total // max(1, each), 64, max(4096, total >> 11)))
 
 
-def spread(n: int, nodes: int) -> list[range]:
-    """The numbers of n users on nodes as evenly as possible."""
+def spread_evenly(n: int, nodes: int) -> list[range]:
+    """Distribute n users over nodes; numbers of users differ by at most one.
+
+    Returns:
+        The consecutive public numbers of each node's users.
+    """
     edges = [n * i // nodes for i in range(nodes + 1)]
     return [range(first, last) for first, last in pairwise(edges)]
 
 
 def groups_of(ids: Ids, n: int, groups: int, seed: int) -> NDArray[np.int64]:
-    """The group 0..groups-1 of each user: a random split of n users into disjoint groups whose sizes differ by at most one.
+    """Return the group of each user in a random split of n users into disjoint groups.
 
-    Users are shuffled within their public blocks and dealt out in turn, so a node finds its users' groups by itself.
+    Users are shuffled within their public blocks and then assigned to groups in turn. A node
+    therefore finds the groups of its users without knowing other users.
+
+    Args:
+        ids: public numbers (B,) of the users.
+        n: number of all users.
+        groups: number of groups; their sizes differ by at most one.
+        seed: seed of the split.
+
+    Returns:
+        Groups (B,) in 0..groups-1.
     """
     place = np.empty(len(ids), dtype=np.int64)
     blocks = ids // BLOCK
@@ -144,10 +261,18 @@ def groups_of(ids: Ids, n: int, groups: int, seed: int) -> NDArray[np.int64]:
 
 
 def coins(ids: Ids, config: Mapping[str, Any]) -> NDArray[np.bool_]:
-    """Whether each user (n,) takes part in a step, with the announced probability and independently of all others.
+    """Decide for each user independently whether it takes part in a step.
 
-    In simulations coins are keyed by (seed, step, block of users) and the same everywhere; where noise is secret, so are coins:
-    who knew them would know who took part, and the guarantee counts on nobody knowing.
+    In simulations coins are keyed by (seed, step, block of users) and are the same in every
+    runtime. Where noise is secret, coins are secret too: the guarantee assumes that nobody knows
+    which users took part.
+
+    Args:
+        ids: public numbers (n,) of the users.
+        config: announced settings: probability `sampling`, flag `secret`, `seed` and `step`.
+
+    Returns:
+        Whether each user takes part (n,).
     """
     q = float(config["sampling"])
     if config["secret"]:
@@ -156,7 +281,17 @@ def coins(ids: Ids, config: Mapping[str, Any]) -> NDArray[np.bool_]:
 
 
 def draws(seed: int, ids: Ids, m: int, *purpose: str | int) -> Array:
-    """Uniform numbers (B, m), the same for a user however users are spread over nodes."""
+    """Draw m uniform numbers per user, which do not depend on how users are spread over nodes.
+
+    Args:
+        seed: seed of the run.
+        ids: public numbers (B,) of the users.
+        m: numbers per user.
+        purpose: what the numbers are for; other purposes give independent numbers.
+
+    Returns:
+        Numbers (B, m) in [0, 1).
+    """
     numbers = np.empty((len(ids), m))
     for block in np.unique(ids // BLOCK):
         mine = ids // BLOCK == block
@@ -170,5 +305,5 @@ def _block_of_draws(seed: int, m: int, block: int, purpose: tuple[str | int, ...
 
 
 def is_class(y: Array, classes: int) -> NDArray[np.bool_]:
-    """Whether each target is one of the classes 0..classes-1."""
+    """Return whether each target is one of the classes 0..classes-1."""
     return (y >= 0) & (y < classes) & (y == np.floor(y))

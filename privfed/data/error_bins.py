@@ -1,4 +1,4 @@
-"""On which scale users' errors are counted, for the picture of who gains what (simulations only)."""
+"""Bins in which users' errors are counted for the chart of users' gains, in simulations only."""
 
 from __future__ import annotations
 
@@ -11,13 +11,20 @@ from privfed.foundation.linalg import Array
 
 @dataclass(frozen=True)
 class Scale:
-    """Bins between the edges, in units of the error or of its decimal logarithm; what lies outside counts at the ends."""
+    """Bins of errors.
+
+    Errors outside the edges are counted in the first or the last bin.
+
+    Attributes:
+        edges: edges of the bins, in units of the error or of its decimal logarithm.
+        log: whether the units are those of the logarithm.
+    """
 
     edges: Array
     log: bool
 
     def count(self, errors: Array) -> Array:
-        """Errors (B,) -> counts (len(edges) - 1,)."""
+        """Count errors (B,) by bin: (len(edges) - 1,)."""
         low, high = self.edges[0], self.edges[-1]
         places = (
             np.log10(np.clip(errors, 10**low, 10**high)) if self.log else np.clip(errors, low, high)

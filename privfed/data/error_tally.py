@@ -1,4 +1,7 @@
-"""How a simulation's users are judged at the end: sums over users, nothing of a single one. Not private, and marked so."""
+"""Sums of users' errors at the end of a simulation.
+
+They contain nothing of a single user. They are not private and marked so.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,17 @@ from privfed.data.error_bins import Scale
 from privfed.foundation.linalg import Array
 
 SIZES = 2 ** np.arange(18)
-"""Users are told apart by their numbers of rows: 1, 2-3, 4-7, 8-15, ..."""
+"""Lower edges of the classes of users by their number of rows: 1, 2-3, 4-7, 8-15, ..."""
 RATIOS = Scale(np.linspace(-1.0, 1.0, 41), log=False)
-"""Gains over each user alone: decimal logarithm of the ratio of errors; for shares of wrong answers, their difference."""
+"""Bins of users' gains over training alone.
+
+A gain is the decimal logarithm of the ratio of errors. Where errors are fractions of wrong answers,
+it is their difference.
+"""
 
 
 class Tally:
-    """Adds up errors (B,) of some users at a time. weights (B,): how many rows judge a user, where that differs."""
+    """Adds up the errors of users, block by block."""
 
     def __init__(self) -> None:
         self.sums: dict[str, float] = {}
@@ -32,7 +39,16 @@ class Tally:
         weights: NDArray[np.int64] | None,
         rows: int,
     ) -> None:
-        """Some users with so many rows each; who is not judged by any row does not count."""
+        """Add the errors of one block of users.
+
+        Users who are judged by no row do not count.
+
+        Args:
+            errors: errors (B,) by name of the predictor; `own` must be there.
+            scale: bins in which errors are counted.
+            weights: number of rows (B,) that judge each user; None: every user counts once.
+            rows: number of training rows of each user.
+        """
         told = np.ones(len(errors["own"]), dtype=np.int64) if weights is None else weights
         for name, values in errors.items():
             self._sum(name, float(told @ values))
@@ -63,5 +79,5 @@ class Tally:
         self.counts[name] = self.counts.get(name, 0.0) + values
 
     def metrics(self) -> dict[str, Scalar]:
-        """As a node tells them."""
+        """Return all sums and counts as a node sends them."""
         return {**self.sums, **{name: values.tobytes() for name, values in self.counts.items()}}

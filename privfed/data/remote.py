@@ -1,31 +1,42 @@
-"""Users whose data stay with them: the server knows how many there are and how many features they have, nothing else."""
+"""Users whose data stay with them: the server knows only their number and their features."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from privfed.data.cohort import Cohort
-from privfed.data.error_bins import LOGARITHMIC
-from privfed.foundation.errors import ConfigError, check_number, check_whole
-from privfed.foundation.linalg import Array
+from privfed.data.source import DataSource
+from privfed.foundation.constraints import WHOLE
+from privfed.foundation.errors import ConfigError, check_number
 
 ERRORS = ("mse", "risk")
 
 
-class Remote:
-    """n registered users with d features each. columns: the features' names, in order, where clients are to check them.
+class Remote(DataSource):
+    """Registered users whose data are on other machines.
 
-    m: about how many examples a user has; settings are checked with it, nothing else.
+    Args:
+        n: number of registered users.
+        d: features per example.
+        k: dimension of the shared representation.
+        m: approximate number of examples per user; it only serves to check settings.
+        error: `mse` where targets are numbers, `risk` where they are the labels -1 and 1.
+        columns: names of the features in their order, which clients must check; None: any.
+        seed: seed of the run.
+
+    Raises:
+        ConfigError: if n or d is missing, k > d, `error` is unknown or `columns` are not d names.
     """
 
     simulated = False
     personal = True
-    scale, floor = LOGARITHMIC, 0.0
 
     def __init__(
         self,
-        n: int | None,
-        d: int | None,
-        k: int,
-        m: int,
+        n: Annotated[int, WHOLE] | None,
+        d: Annotated[int, WHOLE] | None,
+        k: Annotated[int, WHOLE],
+        m: Annotated[int, WHOLE],
         error: str,
         columns: list[str] | None,
         seed: int,
@@ -36,8 +47,6 @@ class Remote:
             )
         if d is None:
             raise ConfigError("data.d: say how many features a user has, as in data.d=5")
-        for key, value in (("data.n", n), ("data.d", d), ("data.k", k), ("data.m", m)):
-            check_whole(key, value)
         check_number("data.k", k, lambda x: x <= d, f"cannot be larger than data.d={d}")
         if error not in ERRORS:
             raise ConfigError.of("data.error", error, f"must be one of {', '.join(ERRORS)}")
@@ -45,12 +54,9 @@ class Remote:
             raise ConfigError.of(
                 "data.columns", columns, f"names {len(columns)} features, but data.d={d}"
             )
-        self.n, self.d, self.k, self.m, self.error, self.columns = n, d, k, m, error, columns
+        self.n, self.d, self.k, self.m = n, d, k, m
+        self.error, self.columns, self.seed = error, columns, seed
 
     def cohort(self, first: int, last: int) -> Cohort:
-        """There is nothing to make."""
+        """Raise a ConfigError: only a client has data."""
         raise ConfigError("data=remote: a client needs --data, the file with its user's rows")
-
-    def compare(self, model: dict[str, Array]) -> dict[str, float]:
-        """Nobody knows the true representation."""
-        return {}

@@ -53,7 +53,8 @@ class Evaluation:
             errors, weights = [], []
             for block in client.judged():
                 errors.append(client.own_errors(block, shared))
-                weights.append(getattr(block, "judging", np.ones(len(block))))
+                judging = block.judging
+                weights.append(np.ones(len(block)) if judging is None else judging)
             if client.memory is not None:
                 client.memory.end()
             mean = float(np.average(np.concatenate(errors), weights=np.concatenate(weights)))
@@ -111,11 +112,7 @@ class Evaluation:
             for name, counts in sums.items()
             if name.startswith("histogram_")
         }
-        split = (
-            data.describe_split()
-            if experiment.simulated and hasattr(data, "describe_split")
-            else None
-        )
+        split = data.describe_split() if experiment.simulated else None
         return Outcome(
             result=experiment.result(self.metrics()),
             model=experiment.model(),

@@ -83,7 +83,7 @@ def result_of(experiment: Experiment, metrics: dict[str, float]) -> dict[str, An
     if math.isinf(ledger.epsilon):
         guarantee = "none"
     init_notes = list(experiment.federation.init.notes)
-    notes = [*strategy.notes(), *init_notes, *getattr(data, "notes", []), *absences(experiment)]
+    notes = [*strategy.notes(), *init_notes, *data.notes, *absences(experiment)]
     # Without a guarantee no number may look like one, whatever the ledger holds.
     general = guarantee in ("none", "worst-case")
     relations = strategy.relations if general else (budget.neighbouring,)

@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 
 from privfed.config.composition import LINEAR, TABLE, kind_of
 from privfed.config.instantiation import algorithm_settings, build, filled
-from privfed.data.cohort import Cohort
+from privfed.data.source import DataSource
 from privfed.experiment import checkpoint
 from privfed.experiment.evaluation import Evaluation
 from privfed.experiment.result import Outcome, result_of
@@ -44,7 +44,9 @@ class Experiment:
         source: data that were read before; None makes them from the configuration.
     """
 
-    def __init__(self, cfg: DictConfig, roster: Roster | None = None, source: Any = None) -> None:
+    def __init__(
+        self, cfg: DictConfig, roster: Roster | None = None, source: DataSource | None = None
+    ) -> None:
         self.cfg = cfg
         self.rows: list[Row] = []
         self.started = time.perf_counter()
@@ -68,31 +70,27 @@ class Experiment:
             allowed = "releases real users' sums without noise; it is for simulations only"
             raise ConfigError.of("eps", "inf", allowed)
         privacy = {key: value for key, value in cfg.privacy.items() if key != "noise"}
-        source = noise_source(cfg.privacy.noise, cfg.seed, self.simulated)
+        noise = noise_source(cfg.privacy.noise, cfg.seed, self.simulated)
         self.ledger = Ledger(self.budget)
         self.federation = Federation(
             nodes=self.nodes,
             d=self.data.d,
             k=k,
             seed=cfg.seed,
-            gate=NoiseGate(self.ledger, source),
+            gate=NoiseGate(self.ledger, noise),
             privacy=PrivacySettings(**privacy),
             init=self._make_init(),
             error=self.data.error,
             personal=self.simulated and self.data.personal,
             publish=not self.simulated,
-            schema=getattr(self.data, "schema", None),
-            U_star=getattr(self.data, "U_star", None) if self.simulated else None,
+            schema=self.data.schema,
+            U_star=self.data.U_star if self.simulated else None,
             **self.runtime.patience,
         )
         self.strategy = self._make_strategy(self.federation)
         self.evaluation = Evaluation(self)
-        nobody = (
-            self.data.empty()
-            if hasattr(self.data, "empty")
-            else Cohort.empty(self.data.m, self.data.d)
-        )
-        trial = self.factory.serving(nobody)  # settings are checked before anything is written
+        # Settings of clients are checked before anything is written.
+        trial = self.factory.serving(self.data.empty())
         self.remembers = trial.memory is not None
         """Whether users keep something from round to round."""
 
@@ -144,7 +142,7 @@ class Experiment:
                 checkpoint.save(folder, self.strategy, written)
             on_step(row)
 
-        if folder is not None and hasattr(self.data, "fingerprint"):
+        if folder is not None and self.data.fingerprint is not None:
             keep_fingerprint(folder, self.data.fingerprint, resume)
         if folder is not None and resume:
             self.rows = checkpoint.restore(folder, self.strategy)

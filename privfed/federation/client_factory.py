@@ -10,7 +10,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from privfed.config.instantiation import Settings, algorithm_settings, build, filled
-from privfed.data.cohort import Cohort
+from privfed.data.cohort import UserCohort
+from privfed.data.source import DataSource
 from privfed.kernels.gradients import prepare
 
 
@@ -34,9 +35,10 @@ class NodeFactory:
         return cls(client, init, data, cfg.seed)  # type: ignore[arg-type]
 
     @cached_property
-    def source(self) -> Any:
+    def source(self) -> DataSource:
         """Where the users' data come from."""
-        return build(self.data, "data")(seed=self.seed)
+        source: DataSource = build(self.data, "data")(seed=self.seed)
+        return source
 
     def __reduce__(self) -> tuple[Any, ...]:
         return NodeFactory, (self.client, self.init, self.data, self.seed, self.private)
@@ -74,14 +76,14 @@ class NodeFactory:
             "seed": self.seed,
             "users": [users.start, users.stop],
             "d": data.d,
-            "columns": getattr(data, "columns", None),
+            "columns": data.columns,
             "error": data.error,
             "about": about,
             "published": published,
             "simulated": simulated,
         }
 
-    def serving(self, cohort: Cohort) -> Any:
+    def serving(self, cohort: UserCohort) -> Any:
         """A client for these users."""
         init = None if self.init is None else build(self.init, "init")()
         return build(self.client, "algo")(cohort=cohort, init=init)

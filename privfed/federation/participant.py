@@ -30,7 +30,7 @@ from omegaconf import OmegaConf
 from privfed import __version__
 from privfed.config.choices import CONF
 from privfed.data.cohort import Cohort
-from privfed.data.tables.own_rows import has_users, read_rows
+from privfed.data.tables.own_rows import has_users, read_own_rows
 from privfed.federation.client_factory import NodeFactory
 from privfed.federation.head_store import HeadStore
 from privfed.foundation.errors import ConfigError, PrivfedError
@@ -62,7 +62,7 @@ class OwnRows:
     ) -> dict[str, tuple[Array, Array]]:
         """X (m, d) and y (m,) of each user, checked against what the server expects. name: the node's, and its only user's."""
         alone = users == 1 or (users is None and not has_users(self.path))
-        rows = read_rows(self.path, self.target, settings["columns"], name if alone else None)
+        rows = read_own_rows(self.path, self.target, settings["columns"], name if alone else None)
         for user, (X, _) in rows.items():
             if X.shape[1] != settings["d"]:
                 raise ConfigError(
@@ -203,11 +203,8 @@ class Participant:
             if settings["published"]
             else f"joined {settings['about']}"
         )
-        rows = (
-            f" and {self.client.cohort.shape[1]} rows each"
-            if hasattr(self.client.cohort, "shape")
-            else ""
-        )
+        m = self.client.cohort.m
+        rows = "" if m is None else f" and {m} rows each"
         self.say(f"{self.identity.name}: {did}, with {who}{rows}")
 
     def _own_cohort(self, users: list[tuple[Array, Array]], first: int) -> Cohort:

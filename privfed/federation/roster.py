@@ -12,7 +12,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from privfed.data.cohort import spread
+from privfed.data.cohort import spread_evenly
 from privfed.foundation.atomic_files import write_atomically
 from privfed.foundation.errors import ConfigError
 
@@ -58,7 +58,7 @@ class Roster:
         """Simulated users, spread evenly over nodes named 0, 1, ..."""
         return cls(
             Member(str(i), len(mine), new_token(), simulated=True)
-            for i, mine in enumerate(spread(users, nodes))
+            for i, mine in enumerate(spread_evenly(users, nodes))
         )
 
     @classmethod

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privfed.data.tables.in_memory import rows_of
-from privfed.data.tables.ragged_cohort import Rows
-from privfed.data.tables.schema import Schema, plain
+from privfed.data.tables.in_memory import encode_rows
+from privfed.data.tables.ragged_cohort import TableRows
+from privfed.data.tables.schema import Schema, plain_text
 from privfed.foundation.errors import ConfigError, nearest
 from privfed.foundation.linalg import Array
 from privfed.models.head_fitting import fit_head, no_heads
@@ -87,7 +87,7 @@ class PersonalModel:
             return float(np.sum(losses) == 0)
         return float(1.0 - np.sum(losses) / total)
 
-    def _scores(self, rows: Rows) -> Array:
+    def _scores(self, rows: TableRows) -> Array:
         head = getattr(self, "head_", None)
         if head is None and isinstance(self.model, LinearModel):
             raise ConfigError(
@@ -96,10 +96,10 @@ class PersonalModel:
         X = self.model.rows(rows.numbers, rows.codes)
         return self.model.scores(X, no_heads(self.model, 1)[0] if head is None else head)
 
-    def _rows(self, X: Any, y: Any = None, fitting: bool = False) -> Rows:
+    def _rows(self, X: Any, y: Any = None, fitting: bool = False) -> TableRows:
         if isinstance(self.model, LinearModel):
             return _plain_rows(X, y, len(self.model.U))
-        return rows_of(self._schema, X, y, fitting)
+        return encode_rows(self._schema, X, y, fitting)
 
     @property
     def _schema(self) -> Schema:
@@ -119,7 +119,7 @@ class PersonalModel:
     def _labels(self) -> NDArray[Any] | None:
         if isinstance(self.model, LinearModel) or self._schema.target.labels is None:
             return None
-        texts = [plain(label) for label in self._schema.target.labels]
+        texts = [plain_text(label) for label in self._schema.target.labels]
         if set(texts) == {"true", "false"}:
             return np.array([text == "true" for text in texts])
         whole = all(text.lstrip("-").isdecimal() and str(int(text)) == text for text in texts)
@@ -187,7 +187,7 @@ def load(run: str | os.PathLike[str]) -> PersonalModel:
     return personal
 
 
-def _plain_rows(X: Any, y: Any, d: int) -> Rows:
+def _plain_rows(X: Any, y: Any, d: int) -> TableRows:
     """Numbers X (m, d) and y (m,), checked."""
     try:
         numbers = np.asarray(X, dtype=np.float64)
@@ -207,4 +207,4 @@ def _plain_rows(X: Any, y: Any, d: int) -> Rows:
             raise ConfigError(
                 f"{name}: row {int(np.argwhere(~np.isfinite(array))[0][0]) + 1} has a value that is not finite"
             )
-    return Rows(numbers, np.empty((len(numbers), 0), np.int32), targets)  # type: ignore[arg-type]
+    return TableRows(numbers, np.empty((len(numbers), 0), np.int32), targets)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privfed.data.cohort import Ids
-from privfed.data.tables.ragged_cohort import RaggedCohort, Rows
+from privfed.data.tables.ragged_cohort import RaggedCohort, TableRows
 from privfed.foundation.linalg import Array
 from privfed.models.linear import LinearModel
 from privfed.models.table_model import TableModel
@@ -32,21 +32,23 @@ def no_heads(model: Model, users: int) -> Array:
     return np.zeros((users, offset + model.U.shape[1], C))
 
 
-def fit_head(model: Model, rows: Rows) -> Array:
+def fit_head(model: Model, rows: TableRows) -> Array:
     """The head (., C) of one user with any number of rows."""
     if not len(rows):
         return no_heads(model, 1)[0]
     return model.fit(model.rows(rows.numbers, rows.codes)[None], model.targets(rows.y)[None])[0]
 
 
-def fit_users(model: Model, rows: Rows, who: NDArray[np.integer], users: int) -> Fitted:
+def fit_users(model: Model, rows: TableRows, who: NDArray[np.integer], users: int) -> Fitted:
     """Heads of several users: row j is that of user who[j], a place among so many users."""
     order = np.argsort(who, kind="stable")
     starts = np.concatenate([[0], np.cumsum(np.bincount(who, minlength=users))])
     nothing: Ids = np.zeros(users + 1, dtype=np.int64)
-    cohort = RaggedCohort(np.arange(users), rows[order], starts, rows[:0], nothing, None)
+    cohort = RaggedCohort(
+        np.arange(users), rows[order], starts, rows[:0], nothing, model.U.shape[0]
+    )
     V, own, base = no_heads(model, users), np.empty(len(rows)), np.empty(len(rows))
-    for block in cohort.blocks(model.U.shape[0]):
+    for block in cohort.blocks():
         X, Y, y = (
             model.rows(block.rows.numbers, block.rows.codes),
             model.targets(block.rows.y),
@@ -63,7 +65,7 @@ def fit_users(model: Model, rows: Rows, who: NDArray[np.integer], users: int) ->
     return Fitted(V, own, base)
 
 
-def predict(model: Model, rows: Rows, V: Array, who: NDArray[np.integer]) -> Array:
+def predict(model: Model, rows: TableRows, V: Array, who: NDArray[np.integer]) -> Array:
     """Answers (N,) to rows, each with the head V (u, ., C) of its user who (N,); -1: without a head."""
     heads = np.concatenate([V, no_heads(model, 1)])
     step = max(1, (1 << 22) // max(1, model.U.shape[0] + heads[0].size))

@@ -15,7 +15,7 @@ from privfed.data.tables.schema import Schema
 from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import Array
 from privfed.models.linear import LinearModel
-from privfed.models.table_model import NAMES, TableModel, outputs
+from privfed.models.table_model import NAMES, TableModel
 
 Model = TableModel | LinearModel
 
@@ -54,7 +54,7 @@ class Published:
 
     def _table(self, schema: Schema) -> TableModel:
         model = TableModel.of(schema, [self.arrays[name] for name in NAMES])
-        k, C, scales = model.scale.size, outputs(schema), (len(schema.numbers) + 1,)
+        k, C, scales = model.scale.size, schema.outputs, (len(schema.numbers) + 1,)
         shapes = (scales, scales, (schema.d + 1, C), (schema.d, k), (k,))
         if tuple(array.shape for array in model.arrays) != shapes:
             raise ConfigError(

@@ -35,11 +35,6 @@ LIMIT, TARGET_LIMIT = 4.0, 8.0
 """Encoded numbers lie within +-LIMIT, encoded targets within +-TARGET_LIMIT spreads of their centre."""
 
 
-def outputs(schema: Schema) -> int:
-    """C: one for numbers and for two labels, otherwise one a label."""
-    return schema.classes if schema.classes > 2 else 1
-
-
 def public_scales(schema: Schema) -> tuple[Array, Array]:
     """Centre and spread (p + 1,) of the numeric columns and the target by their public bounds; 0 and 1 where there are none."""
     bounds = [feature.bounds for feature in schema.numbers] + [
@@ -81,7 +76,7 @@ class TableModel:
     @classmethod
     def before(cls, schema: Schema) -> TableModel:
         """Before anything is released: public scales, and nothing else."""
-        d, C = schema.d, outputs(schema)
+        d, C = schema.d, schema.outputs
         return cls(
             schema, *public_scales(schema), np.zeros((d + 1, C)), np.zeros((d, 0)), np.zeros(0)
         )

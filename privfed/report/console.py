@@ -51,14 +51,8 @@ class Progress(Watched):
         )
         self.task = self.bar.add_task("preparing", total=max(1, self.steps), words="")
         data = experiment.data
-        usual = (
-            f"{data.m} examples of {data.d} features each"
-            if data.simulated
-            else f"{data.d} features"
-        )
-        examples = getattr(data, "examples", usual)
         self.console.print(
-            f"{experiment.cfg.algo.name}: {data.n:,} users on {len(experiment.nodes)} node(s), {examples}, "
+            f"{experiment.cfg.algo.name}: {data.n:,} users on {len(experiment.nodes)} node(s), {data.examples}, "
             f"epsilon {experiment.budget.epsilon:g}, delta {experiment.budget.delta:g}, {experiment.budget.neighbouring}",
             soft_wrap=True,
         )
@@ -121,10 +115,12 @@ def show_summary(result: Row, folder: Path) -> None:
 
 def show_table(cfg: DictConfig) -> None:
     """How a table is understood; its schema is written where `out` says, to be edited and declared."""
-    from privfed.data.tables.description import describe
+    from privfed.data.tables.description import describe_table
+    from privfed.data.tables.table_source import Table as TableSource
 
     data = NodeFactory.of(cfg).source
-    print(describe(data.schema, data.frame), flush=True)
+    assert isinstance(data, TableSource)
+    print(describe_table(data.schema, data.frame), flush=True)
     if cfg.out is not None:
         path = Path(str(cfg.out)) / "schema.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from support.tables import LABELS, cohort_of, model_of, rows_of, schema_of
 from test_contributions import settings_for
 from test_table_clients import client
 
-from privfed.data.tables.ragged_cohort import Rows
+from privfed.data.tables.ragged_cohort import TableRows
 from privfed.models.table_model import TableModel, unscaled
 from privfed.privacy.clipping import SLACK
 
@@ -47,7 +47,7 @@ def hostile(schema, rng):
         if schema.classes
         else model.centre[-1] + model.spread[-1] * (model.w[0, 0] + np.array([2.0, 2.0, -1.0]))
     )
-    opposite = Rows(
+    opposite = TableRows(
         equal.numbers[:8],
         equal.codes[:8],
         np.full(8, 1.0) if schema.classes else 990.0 + 1e6 * signs,
@@ -70,7 +70,7 @@ def hostile(schema, rng):
         "denormal targets": changed(6, None, lambda y: np.full_like(y, 5e-324)),
         "all equal": equal,
         "cancelling": opposite,
-        "cancelling pairs": Rows(short, np.full((3, 2), -1, np.int32), pairs),
+        "cancelling pairs": TableRows(short, np.full((3, 2), -1, np.int32), pairs),
         "constant columns": changed(12, lambda v: np.full_like(v, 1e5)),
         "at its centre": changed(
             5,

@@ -142,9 +142,7 @@ def test_a_node_whose_users_have_no_rows_sends_zeros_of_the_usual_shape(task):
 def test_how_users_are_spread_does_not_matter():
     cohort, model = people(schema_of(), SIZES), model_of(schema_of())
     for task in ("magnitudes", "locate", "global", "spectral", "gradient"):
-        parts = [
-            cohort.only(np.arange(first, last)) for first, last in ((0, 1), (1, 4), (4, 5), (5, 10))
-        ]
+        parts = [cohort[first:last] for first, last in ((0, 1), (1, 4), (4, 5), (5, 10))]
         pieces = sum(total(part, model.arrays, task, 0.5) for part in parts)
         np.testing.assert_allclose(
             total(cohort, model.arrays, task, 0.5), pieces, rtol=1e-10, atol=1e-12

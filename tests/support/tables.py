@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from privfed.data.error_bins import LOGARITHMIC, UNIT
-from privfed.data.tables.ragged_cohort import RaggedCohort, Rows
+from privfed.data.tables.ragged_cohort import RaggedCohort, TableRows
 from privfed.data.tables.schema import Categorical, Hashed, Numeric, Schema, Target
-from privfed.data.tables.table_source import Told
-from privfed.models.table_model import TableModel, outputs
+from privfed.data.tables.table_source import TableTruth
+from privfed.models.table_model import TableModel
 
 LABELS = {"number": None, "two": ("no", "yes"), "three": ("a", "b", "c")}
 """Kinds of targets."""
@@ -25,7 +25,7 @@ def schema_of(kind: str = "number", missing: str = "mean") -> Schema:
     return Schema("user", Target("y", LABELS[kind]), features, missing=missing, declared=True)
 
 
-def rows_of(schema: Schema, m: int, rng: np.random.Generator, gaps: float = 0.1) -> Rows:
+def rows_of(schema: Schema, m: int, rng: np.random.Generator, gaps: float = 0.1) -> TableRows:
     """A user with m rows, some values missing."""
     numbers = np.column_stack(
         [rng.normal(40, 10, m), rng.normal(0, 0.01, m), rng.random(m)]
@@ -37,22 +37,29 @@ def rows_of(schema: Schema, m: int, rng: np.random.Generator, gaps: float = 0.1)
         if schema.classes
         else rng.normal(1000, 50, m)
     )
-    return Rows(numbers, codes, y)
+    return TableRows(numbers, codes, y)
 
 
-def cohort_of(schema: Schema, users: list[Rows], held: int = 0) -> RaggedCohort:
+def cohort_of(schema: Schema, users: list[TableRows], held: int = 0) -> RaggedCohort:
     """Users with these rows; held: how many of a user's first rows, if it has them, judge it, too."""
     starts = np.concatenate([[0], np.cumsum([len(user) for user in users])])
     judges = [user[:held] for user in users]
     edges = np.concatenate([[0], np.cumsum([len(user) for user in judges])])
-    truth = Told(UNIT if schema.classes else LOGARITHMIC) if held else None
+    truth = TableTruth(UNIT if schema.classes else LOGARITHMIC) if held else None
     return RaggedCohort(
-        np.arange(len(users)), joined(users), starts, joined(judges), edges, schema, truth
+        np.arange(len(users)),
+        joined(users),
+        starts,
+        joined(judges),
+        edges,
+        schema.d + schema.outputs,
+        schema,
+        truth,
     )
 
 
-def joined(parts: list[Rows]) -> Rows:
-    return Rows(
+def joined(parts: list[TableRows]) -> TableRows:
+    return TableRows(
         *(
             np.concatenate([getattr(part, name) for part in parts])
             for name in ("numbers", "codes", "y")
@@ -69,7 +76,7 @@ def people(schema: Schema, sizes: list[int], seed: int = 0, held: int = 0) -> Ra
 def model_of(schema: Schema, k: int = 2, seed: int = 1) -> TableModel:
     """Something that could have been released."""
     rng = np.random.default_rng(seed)
-    d, C = schema.d, outputs(schema)
+    d, C = schema.d, schema.outputs
     centre, spread = np.array([38.0, 0.001, 0.5, 990.0]), np.array([9.0, 0.008, 0.3, 60.0])
     U = np.linalg.qr(rng.standard_normal((d, k)))[0]
     return TableModel(

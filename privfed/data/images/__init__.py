@@ -1,1 +1,1 @@
-"""Pictures of public collections, dealt to simulated users."""
+"""Images of public collections and synthetic images, assigned to simulated users."""

@@ -1,7 +1,8 @@
-"""Image collections in their official file formats: idx (also .gz), CIFAR's binary records, and FEMNIST as npz.
+"""Image collections in their official file formats: idx (also .gz), CIFAR's records, FEMNIST's npz.
 
-An archive's images are numbered from 0: the official training set, file by file, then the official test set.
-Uncompressed files are mapped into memory, so processes on one machine share them and read only what they take.
+The images of an archive are numbered from 0: first the official training set, file by file, then
+the official test set. Files that are not compressed are mapped into memory. Processes on one
+machine therefore share them and read only what they use.
 """
 
 from __future__ import annotations
@@ -32,10 +33,19 @@ Shape = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Archive:
-    """What the files are called and how they are written; classes and shape are None where the files alone decide.
+    """Names and format of an archive's files.
 
-    kind: idx (labels lie beside images), records (header bytes, the last of which is the label, then pixels) or npz.
-    lowest: the number of the first class. transposed: pixels go column by column.
+    Attributes:
+        folder: name of the archive's folder.
+        kind: `idx` (labels are in files of their own), `records` (header bytes, the last of
+            which is the label, then pixels) or `npz`.
+        train: files of the official training set.
+        test: files of the official test set.
+        classes: number of classes; None: the files decide.
+        shape: (C, H, W); None: the files decide.
+        header: header bytes of a record.
+        lowest: number of the first class in the files.
+        transposed: whether pixels are stored column by column.
     """
 
     folder: str
@@ -50,27 +60,27 @@ class Archive:
 
     @property
     def users(self) -> bool:
-        """Whether images say whose they are."""
+        """Whether the archive says to which user an image belongs."""
         return self.kind == "npz"
 
     @property
     def record(self) -> int:
-        """Bytes of a record."""
+        """Bytes per record."""
         return self.header + math.prod(self.shape or ())
 
     @property
     def files(self) -> tuple[str, ...]:
-        """All names, without the .gz that an idx file may have."""
+        """Names of all files, without the .gz that an idx file may have."""
         names = self.train + self.test
         return (
-            tuple(n for image in names for n in (image, labels_of(image)))
+            tuple(n for image in names for n in (image, label_file_of(image)))
             if self.kind == "idx"
             else names
         )
 
 
-def labels_of(images: str) -> str:
-    """The label file that belongs to an idx file of images."""
+def label_file_of(images: str) -> str:
+    """Return the name of the label file that belongs to an idx file of images."""
     return images.replace("images-idx3", "labels-idx1")
 
 
@@ -116,8 +126,15 @@ ARCHIVES = {
 
 
 @dataclass(frozen=True)
-class Labels:
-    """All but the pixels: classes y (N,), of which the first `train` belong to the training set, and whose they are."""
+class ArchiveLabels:
+    """Everything but the pixels.
+
+    Attributes:
+        y: classes (N,) of the images.
+        train: number of images of the training set, which come first.
+        shape: (C, H, W).
+        user: number (N,) of each image's user; None where the archive does not say.
+    """
 
     y: Ids
     train: int
@@ -127,14 +144,21 @@ class Labels:
 
 @dataclass(frozen=True)
 class Pixels:
-    """The images of several files one after the other, (N_i, C H W) each."""
+    """Images (N_i, C H W) of several files, one file after the other."""
 
     parts: tuple[Pixel, ...]
     shape: Shape
     transposed: bool = False
 
     def take(self, places: Ids) -> Pixel:
-        """Images (len(places), C H W) with these numbers; zeros for -1."""
+        """Return images as bytes.
+
+        Args:
+            places: numbers (B,) of the images; -1 for no image.
+
+        Returns:
+            Images (B, C H W); zeros for no image.
+        """
         taken = np.zeros((len(places), math.prod(self.shape)), dtype=np.uint8)
         first = 0
         for part in self.parts:
@@ -147,12 +171,23 @@ class Pixels:
 
 
 def data_root() -> Path:
-    """The folder that holds a folder for each archive: $PRIVFED_DATA, or data/ where the command runs."""
+    """Return the folder that contains the archives' folders: $PRIVFED_DATA, or data/ by default."""
     return Path(os.environ.get("PRIVFED_DATA") or "data")
 
 
 def locate(name: str, folder: Path) -> dict[str, Path]:
-    """Where each file of an archive lies; a ConfigError for the first that is missing."""
+    """Find the files of an archive.
+
+    Args:
+        name: name of the archive, a key of ARCHIVES.
+        folder: folder with its files.
+
+    Returns:
+        Path of each file by its name.
+
+    Raises:
+        ConfigError: for the first file that is missing.
+    """
     archive = ARCHIVES[name]
     found = {}
     for file in archive.files:
@@ -166,8 +201,16 @@ def locate(name: str, folder: Path) -> dict[str, Path]:
 
 
 @lru_cache(maxsize=8)
-def read_labels(name: str, folder: Path) -> Labels:
-    """Labels, sizes and users; of pixels only the number of bytes is looked at."""
+def read_labels(name: str, folder: Path) -> ArchiveLabels:
+    """Read labels, sizes and users. Of the pixels only the number of bytes is examined.
+
+    Args:
+        name: name of the archive, a key of ARCHIVES.
+        folder: folder with its files.
+
+    Raises:
+        ConfigError: if a file is missing or damaged.
+    """
     archive, paths = ARCHIVES[name], locate(name, folder)
     if archive.kind == "npz":
         return npz_labels(paths[archive.train[0]])
@@ -176,7 +219,7 @@ def read_labels(name: str, folder: Path) -> Labels:
         if archive.kind == "records":
             parts.append(read_records(paths[image], archive.record)[:, archive.header - 1])
         else:
-            labels, images = read_idx(paths[labels_of(image)], 1), read_idx(paths[image], 3)
+            labels, images = read_idx(paths[label_file_of(image)], 1), read_idx(paths[image], 3)
             expected = (len(labels), *(archive.shape or ())[1:])
             if images.shape != expected:
                 raise damaged(paths[image], f"{times(expected)} pixels", times(images.shape))
@@ -185,16 +228,26 @@ def read_labels(name: str, folder: Path) -> Labels:
         if len(parts[-1]) and not archive.lowest <= parts[-1].min() <= parts[-1].max() < high:
             range_found = f"{parts[-1].min()} to {parts[-1].max()}"
             raise damaged(
-                paths[labels_of(image)], f"labels from {archive.lowest} to {high - 1}", range_found
+                paths[label_file_of(image)],
+                f"labels from {archive.lowest} to {high - 1}",
+                range_found,
             )
     y = np.concatenate(parts).astype(np.int64) - archive.lowest
     assert archive.shape is not None
-    return Labels(y, sum(map(len, parts[: len(archive.train)])), archive.shape)
+    return ArchiveLabels(y, sum(map(len, parts[: len(archive.train)])), archive.shape)
 
 
 @lru_cache(maxsize=4)
 def read_pixels(name: str, folder: Path) -> Pixels:
-    """The images, after the folder's checksums have been compared. Once a process."""
+    """Map the images into memory, after the folder's checksums have been compared.
+
+    Args:
+        name: name of the archive, a key of ARCHIVES.
+        folder: folder with its files.
+
+    Raises:
+        ConfigError: if a file is missing or damaged.
+    """
     archive, paths = ARCHIVES[name], locate(name, folder)
     verify(folder, [path.name for path in paths.values()])
     shape = read_labels(name, folder).shape
@@ -208,8 +261,12 @@ def read_pixels(name: str, folder: Path) -> Pixels:
     return Pixels(tuple(part.reshape(len(part), -1) for part in parts), shape, archive.transposed)
 
 
-def npz_labels(path: Path) -> Labels:
-    """Labels and users of an npz file with arrays x, y and user."""
+def npz_labels(path: Path) -> ArchiveLabels:
+    """Read labels and users of an npz file with the arrays x, y and user.
+
+    Raises:
+        ConfigError: if the file is damaged, or the arrays do not fit together.
+    """
     x, y, user = read_npz(path, "x", "y", "user")
     if x.dtype != np.uint8 or x.ndim not in (3, 4):
         raise damaged(
@@ -229,6 +286,6 @@ def npz_labels(path: Path) -> Labels:
             f"y {y.dtype} {y.shape}, user {user.shape}",
         )
     shape = (1, *x.shape[1:]) if x.ndim == 3 else x.shape[1:]
-    return Labels(
+    return ArchiveLabels(
         y.astype(np.int64), len(y), shape, np.unique(user, return_inverse=True)[1].astype(np.int64)
     )

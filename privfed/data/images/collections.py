@@ -1,8 +1,9 @@
-"""Images of public collections, dealt to simulated users: every user has few of them, of few classes.
+"""Images of public collections, assigned to simulated users: few images of few classes per user.
 
-The official training set is cut in two: one part is dealt to the n users, the rest, put aside, to fresh users who never take
-part. The official test set is dealt to the n users in proportion to their training images of each class; no image goes to two
-users. The deal depends on settings and seed only. Each process reads the images of its own users.
+The official training set is cut in two. One part is assigned to the n users. The other part is put
+aside for fresh users who never take part in training. The official test set is assigned to the n
+users in proportion to their training images of each class. No image goes to two users. The
+assignment depends only on settings and seed, and each process reads only the images of its users.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -21,27 +22,45 @@ from privfed.data.error_bins import UNIT, Scale
 from privfed.data.images import partition
 from privfed.data.images.archives import (
     ARCHIVES,
-    Labels,
+    ArchiveLabels,
     data_root,
     locate,
     read_labels,
     read_pixels,
 )
-from privfed.data.images.deal import SPLITS, Rule, Split
+from privfed.data.images.assignment import SPLITS, Split, SplitRule
 from privfed.data.images.file_formats import Pixel, times
-from privfed.foundation.errors import (
-    ConfigError,
-    check_number,
-    check_positive,
-    check_whole,
-    nearest,
-)
+from privfed.data.source import DataSource
+from privfed.foundation.constraints import POSITIVE, WHOLE, Choice, Number, Whole
+from privfed.foundation.errors import ConfigError, check_number, check_whole
 from privfed.foundation.linalg import Array
 
 
 @dataclass(frozen=True)
+class ShapeOfImages:
+    """Three whole numbers: channels, rows and columns."""
+
+    def check(self, key: str, value: Any) -> None:
+        """See :class:`Constraint`."""
+        if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 3:
+            raise ConfigError.of(key, value, "must be [channels, rows, columns], as [3,32,32]")
+        for size in value:
+            check_whole(key, size)
+
+
+ImageShape = Annotated[Sequence[int], ShapeOfImages()]
+Classes = Annotated[int, Whole(2)]
+PART = Number(lambda x: 0.01 <= x <= 0.5, "must lie between 0.01 and 0.5")
+
+
+@dataclass(frozen=True)
 class HeldOut:
-    """Each user's test images X (B, t, d), bytes, with classes y (B, t); -1 where a user has fewer than t. Nobody has none."""
+    """Test images of users, of which every user has at least one.
+
+    Attributes:
+        X: images (B, t, d) as bytes.
+        y: classes (B, t); -1 where a user has fewer than t images.
+    """
 
     scale: ClassVar[Scale] = UNIT
 
@@ -49,35 +68,43 @@ class HeldOut:
     y: Array
 
     def wrong(self, predicted: Any) -> Array:
-        """The part of each user's test images that is wrong: classes predicted (B, t) -> (B,)."""
+        """Return the fraction (B,) of each user's test images that is predicted wrongly.
+
+        Args:
+            predicted: classes (B, t).
+        """
         there = self.y >= 0
         return np.asarray(np.sum((predicted != self.y) & there, axis=1) / np.sum(there, axis=1))
 
     def __getitem__(self, users: slice | Ids) -> HeldOut:
-        """Some of the users."""
+        """Return the same for some of the users."""
         return HeldOut(self.X[users], self.y[users])
 
 
-class ImageUsers:
-    """What all users with images have in common. shape: (C, H, W); an image is a row of d = C H W bytes, channel by channel."""
+class ImageUsers(DataSource):
+    """What all sources of images share.
+
+    Args:
+        shape: (C, H, W); an image is stored as a row of d = C H W bytes, channel by channel.
+        classes: number of classes.
+        seed: seed of everything.
+    """
 
     simulated = True
     personal = True
-    error, scale, floor = "risk", HeldOut.scale, 0.0
+    error, scale = "risk", HeldOut.scale
+    classes: int
 
-    def __init__(self, shape: Sequence[int], classes: int, seed: int) -> None:
-        if isinstance(shape, str) or not isinstance(shape, Sequence) or len(shape) != 3:
-            raise ConfigError.of(
-                "data.shape", shape, "must be [channels, rows, columns], as [3,32,32]"
-            )
-        for size in shape:
-            check_whole("data.shape", size)
-        check_whole("data.classes", classes, least=2)
+    def __init__(self, shape: ImageShape, classes: Classes, seed: int) -> None:
         self.shape, self.classes, self.seed = tuple(shape), classes, seed
         self.d = math.prod(shape)
 
     def check_S(self, S: int) -> int:
-        """The number of classes a user."""
+        """Return S, the number of classes per user.
+
+        Raises:
+            ConfigError: unless it is a whole number between 1 and the number of classes.
+        """
         allowed = f"must be a whole number between 1 and the number of classes, {self.classes}"
         return int(
             check_number(
@@ -85,80 +112,93 @@ class ImageUsers:
             )
         )
 
-    def compare(self, model: dict[str, Array]) -> dict[str, float]:
-        """Nothing: nobody knows the true model."""
-        return {}
-
 
 class Images(ImageUsers):
-    """n users with images of a collection. path: the folder with its files; None: `name` below $PRIVFED_DATA or data/.
+    """Users with images of a public collection.
 
-    split: classes (S a user, equal shares), dirichlet (classes of a user by Dirichlet(alpha)), quantity (numbers of images by
-    Dirichlet(alpha)), iid, or natural (a writer a user). m: images a user at most; for equal shares exactly. validation: part
-    of the training images, or of the writers, that is put aside for fresh users.
+    Args:
+        name: name of the collection, one of ARCHIVES.
+        path: folder with its files; None: the collection's folder below $PRIVFED_DATA or data/.
+        n: number of users; None, with a natural split: all writers who are not put aside.
+        m: largest number of training images per user; None: all. Where shares are equal, every user
+            has exactly m.
+        split: `classes` (equal shares of S classes per user), `dirichlet` (users' classes by
+            Dirichlet(alpha)), `quantity` (numbers of images by Dirichlet(alpha)), `iid`, or
+            `natural` (one writer per user).
+        S: classes per user, with split=classes.
+        alpha: concentration of the Dirichlet distribution.
+        validation: fraction of the training images, or of the writers, put aside for fresh users.
+        shape: (C, H, W) of the images.
+        classes: number of classes.
+        seed: seed of the assignment.
+
+    Raises:
+        ConfigError: if settings disagree with each other or with the collection, or files are
+            missing.
     """
 
     def __init__(
-        self, name: str, path: str | None, n: int | None, m: int | None, split: str, S: int, alpha: float, validation: float,
-        shape: Sequence[int], classes: int, seed: int,
-    ) -> None:  # fmt: skip
-        if name not in ARCHIVES:
-            raise ConfigError.of("data.name", name, nearest(str(name), ARCHIVES))
-        if split not in SPLITS:
-            raise ConfigError.of("data.split", split, nearest(str(split), SPLITS))
+        self,
+        name: Annotated[str, Choice(*ARCHIVES)],
+        path: str | None,
+        n: Annotated[int, WHOLE] | None,
+        m: Annotated[int, WHOLE] | None,
+        split: Annotated[str, Choice(*SPLITS)],
+        S: int,
+        alpha: Annotated[float, POSITIVE],
+        validation: Annotated[float, PART],
+        shape: ImageShape,
+        classes: Classes,
+        seed: int,
+    ) -> None:
         super().__init__(shape, classes, seed)
         self.name, self.archive = name, ARCHIVES[name]
         if split == "natural" and not self.archive.users:
             raise ConfigError.of(
                 "data.split", split, f"{name} does not say whose an image is; choose another split"
             )
-        for key, value, optional in (("data.n", n, split == "natural"), ("data.m", m, True)):
-            if value is not None or not optional:
-                check_whole(key, value)
+        if split != "natural":
+            check_whole("data.n", n)
         S = self.check_S(S) if split == "classes" else check_whole("data.S", S)
-        check_positive("data.alpha", alpha)
-        check_number(
-            "data.validation",
-            validation,
-            lambda x: 0.01 <= x <= 0.5,
-            "must lie between 0.01 and 0.5",
-        )
         if self.archive.shape not in (None, self.shape):
             raise ConfigError.of(
                 "data.shape", list(self.shape), f"images of {name} are {times(self.archive.shape)}"
             )
         if self.archive.classes not in (None, classes):
             raise ConfigError.of("data.classes", classes, f"{name} has {self.archive.classes}")
-        self.rule = Rule(split, n, m, S, float(alpha), float(validation), seed)
+        self.rule = SplitRule(split, n, m, S, float(alpha), float(validation), seed)
         self.folder = (
             data_root() / self.archive.folder if path is None else Path(str(path))
         ).absolute()
         locate(name, self.folder)
 
-    @property
-    def n(self) -> int:
-        """Users."""
+    @cached_property
+    def n(self) -> int:  # type: ignore[override]
+        """Number of users."""
         return self.rule.n or len(self._split.train)
 
-    @property
-    def m(self) -> int:
-        """The largest number of training images of a user."""
+    @cached_property
+    def m(self) -> int:  # type: ignore[override]
+        """Largest number of training images per user."""
         return self._split.train.shape[1]
 
     def cohort(self, first: int, last: int) -> Cohort:
-        """Users first..last-1: X (B, m, d) bytes, y (B, m) classes, -1 where a user has fewer than m images."""
+        """Return the users first..last-1.
+
+        X (B, m, d) are bytes. y (B, m) are classes, -1 where a user has fewer than m images.
+        """
         return self._users(self._split.train, self._split.test, first, last)
 
     def validation(self) -> Cohort:
-        """Fresh users who never take part."""
+        """Return fresh users who never take part in training."""
         return self._users(self._split.fresh, self._split.fresh_test, 0, len(self._split.fresh))
 
     def describe_split(self) -> Ids:
-        """Training images of each user and class (n, classes)."""
+        """Count the training images of each user and class (n, classes)."""
         return partition.counts_of(self._split.train, self._labels.y, self.classes)
 
     @cached_property
-    def _labels(self) -> Labels:
+    def _labels(self) -> ArchiveLabels:
         labels = read_labels(self.name, self.folder)
         if labels.shape != self.shape:
             raise ConfigError.of(
@@ -172,7 +212,7 @@ class Images(ImageUsers):
 
     @property
     def _split(self) -> Split:
-        _ = self._labels  # files that do not fit the settings are refused first
+        _ = self._labels  # refuses files that do not fit the settings
         return _split_of(self.name, self.folder, self.rule)
 
     def _users(self, train: Ids, test: Ids, first: int, last: int) -> Cohort:
@@ -183,11 +223,11 @@ class Images(ImageUsers):
             X = pixels.take(mine.ravel()).reshape(*mine.shape, self.d)
             return X, np.where(mine >= 0, y[mine], -1).astype(np.float64)
 
-        X, classes = part(train)
-        return Cohort(np.arange(first, last), X, classes, HeldOut(*part(test)))  # type: ignore[arg-type]
+        held_out = HeldOut(*part(test))
+        return Cohort(np.arange(first, last), *part(train), held_out)  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=4)
-def _split_of(name: str, folder: Path, rule: Rule) -> Split:
-    """Once a process, however many nodes it serves."""
+def _split_of(name: str, folder: Path, rule: SplitRule) -> Split:
+    """Assign images once per process, which may serve many nodes."""
     return rule.apply(read_labels(name, folder))

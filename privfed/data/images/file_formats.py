@@ -1,4 +1,7 @@
-"""Reading files of bytes whose format says exactly how long they are, and comparing checksums. Nothing is ever unpickled."""
+"""Readers of binary files whose format states their exact length, and checksums.
+
+Nothing is ever unpickled.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,23 @@ from privfed.foundation.errors import ConfigError
 
 Pixel = NDArray[np.uint8]
 SUMS = "SHA256SUMS"
-"""Where it lies beside the data, its checksums are compared before pixels are used; `sha256sum -c` reads it, too."""
+"""List of checksums, in the format of `sha256sum -c`.
+
+If it is in the folder of the data, its checksums are compared before pixels are used.
+"""
 
 
 def verify(folder: Path, names: Iterable[str], sums: dict[str, str] | None = None) -> None:
-    """Compare files with their checksums: those given, or the folder's own, if it has any."""
+    """Compare files with their checksums. Files that are not listed are not compared.
+
+    Args:
+        folder: folder with the files.
+        names: names of the files.
+        sums: checksums by name; None: those of the folder's own list, if it has one.
+
+    Raises:
+        ConfigError: if a file differs.
+    """
     listed = checksums(folder) if sums is None else sums
     for name in names:
         if name in listed:
@@ -33,13 +48,20 @@ def verify(folder: Path, names: Iterable[str], sums: dict[str, str] | None = Non
 
 
 def sha256(path: Path) -> str:
-    """The checksum of a file."""
+    """Return the checksum of a file in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def checksums(folder: Path) -> dict[str, str]:
-    """What the folder's list of checksums says: file -> sha256; nothing where there is no list."""
+    """Read the folder's list of checksums.
+
+    Returns:
+        Checksum by file name; empty if there is no list.
+
+    Raises:
+        ConfigError: if the list is damaged.
+    """
     path = folder / SUMS
     if not path.is_file():
         return {}
@@ -50,7 +72,7 @@ def checksums(folder: Path) -> dict[str, str]:
 
 
 def damaged(path: Path, expected: str, found: object) -> ConfigError:
-    """A file is not what its format or its checksum says."""
+    """Return the error that a file differs from what its format or its checksum says."""
     return ConfigError(
         f"{path}: damaged, or not the official file: expected {expected}, found {found}"
     )
@@ -58,7 +80,21 @@ def damaged(path: Path, expected: str, found: object) -> ConfigError:
 
 @lru_cache(maxsize=8)
 def read_idx(path: Path, dimensions: int) -> Pixel:
-    """An idx file of bytes: two zeros, type 8, the number of dimensions, big-endian sizes, then the numbers."""
+    """Read an idx file of bytes.
+
+    The format: two zeros, the type 8, the number of dimensions, sizes as big-endian 32-bit numbers,
+    then the bytes.
+
+    Args:
+        path: the file, which may be compressed (.gz).
+        dimensions: expected number of dimensions.
+
+    Returns:
+        An array with the sizes that the file states.
+
+    Raises:
+        ConfigError: if the file is damaged.
+    """
     start = 4 + 4 * dimensions
     if path.suffix == ".gz":
         try:
@@ -85,7 +121,11 @@ def read_idx(path: Path, dimensions: int) -> Pixel:
 
 
 def read_records(path: Path, record: int) -> Pixel:
-    """Records of so many bytes, one after the other: (N, record)."""
+    """Read records of `record` bytes each: (N, record).
+
+    Raises:
+        ConfigError: if the file's size is no multiple of `record`.
+    """
     size = path.stat().st_size
     if not size or size % record:
         raise damaged(path, f"a multiple of {record} bytes", size)
@@ -93,7 +133,11 @@ def read_records(path: Path, record: int) -> Pixel:
 
 
 def read_npz(path: Path, *keys: str) -> list[Any]:
-    """Some arrays of an npz file; never unpickles."""
+    """Read arrays of an npz file by their names. Nothing is unpickled.
+
+    Raises:
+        ConfigError: if the file is damaged, or an array is missing.
+    """
     try:
         with np.load(path, allow_pickle=False) as file:
             return [file[key] for key in keys]
@@ -106,5 +150,5 @@ def read_npz(path: Path, *keys: str) -> list[Any]:
 
 
 def times(sizes: Iterable[int]) -> str:
-    """Sizes as people write them: 3 x 32 x 32."""
+    """Write sizes as in 3 x 32 x 32."""
     return " x ".join(map(str, sizes))

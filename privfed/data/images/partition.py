@@ -1,7 +1,8 @@
-"""Dealing labelled images to users: pure functions of the labels y (N,) and a generator.
+"""Assignment of labelled images to users: pure functions of the labels y (N,) and a generator.
 
-A deal is a matrix (n, m) of places in y, a user a row, no place twice; rows of users with fewer than m images end in -1.
-m: at most so many images a user; None: as many as there are. Splits with equal shares refuse an m that they cannot reach.
+An assignment is a matrix (n, m) of places in y with one row per user. No place occurs twice. Rows
+of users with fewer than m images end in -1. The argument m is the largest number of images per
+user; None means all. Splits with equal shares raise a ConfigError for an m that they cannot reach.
 """
 
 from __future__ import annotations
@@ -15,11 +16,20 @@ from privfed.data.cohort import Ids
 from privfed.foundation.errors import ConfigError
 
 LEAST = 2
-"""Training images that every user has at least, where shares differ."""
+"""Least number of training images per user, where shares differ."""
 
 
 def put_aside(y: Ids, part: float, rng: np.random.Generator) -> tuple[Ids, Ids]:
-    """Places that stay and places that are put aside, the same part of every class."""
+    """Split places into those that stay and those that are put aside.
+
+    Args:
+        y: classes (N,).
+        part: fraction of every class to put aside.
+        rng: source of randomness.
+
+    Returns:
+        Places that stay and places that are put aside, both in increasing order.
+    """
     order = rng.permutation(len(y))
     order = order[np.argsort(y[order], kind="stable")]
     sizes = np.bincount(y)
@@ -29,15 +39,28 @@ def put_aside(y: Ids, part: float, rng: np.random.Generator) -> tuple[Ids, Ids]:
 
 
 def iid(y: Ids, n: int, rng: np.random.Generator, m: int | None = None) -> Ids:
-    """Equal shares at random."""
+    """Assign equal shares at random: (n, m)."""
     m = _equal(len(y), n, m, len(y) // n)
     return rng.permutation(len(y))[: n * m].reshape(n, m)
 
 
 def by_classes(y: Ids, n: int, S: int, rng: np.random.Generator, m: int | None = None) -> Ids:
-    """Equal shares of S classes each, m/S images of each class: shards as in Collins et al. (2021).
+    """Assign equal shares of S classes with m / S images each: shards as in Collins et al. (2021).
 
-    A shard is as large as possible; a class that is rare has fewer shards, otherwise all classes have equally many.
+    A shard is as large as possible. Rare classes have fewer shards; all others have equally many.
+
+    Args:
+        y: classes (N,).
+        n: number of users.
+        S: classes per user.
+        rng: source of randomness.
+        m: images per user, a multiple of S; None: as many as possible.
+
+    Returns:
+        The assignment (n, m).
+
+    Raises:
+        ConfigError: if m is no multiple of S, or there are too few images.
     """
     if m is not None and m % S:
         raise ConfigError.of(
@@ -47,7 +70,7 @@ def by_classes(y: Ids, n: int, S: int, rng: np.random.Generator, m: int | None =
         )
     sizes = np.bincount(y)
     size = _equal(len(y), n, m, S * largest_shard(sizes, n, S)) // S
-    # A class goes to a user once at most, so it never needs more than n shards.
+    # A user has at most one shard per class, so that a class never needs more than n shards.
     shards = level(np.minimum(sizes // size, n), n * S)
     owners = owners_of_shards(shards, n, rng)
     order = rng.permutation(len(y))
@@ -61,7 +84,13 @@ def by_classes(y: Ids, n: int, S: int, rng: np.random.Generator, m: int | None =
 
 
 def largest_shard(sizes: Ids, n: int, S: int) -> int:
-    """The largest shard of which classes of these sizes give n S in all, at most n a class; 0 if there is none."""
+    """Return the largest size of a shard for which there are n S shards; 0 if there is none.
+
+    Args:
+        sizes: number of images (K,) of each class.
+        n: number of users; a class has at most n shards.
+        S: classes per user.
+    """
     low, high = 0, int(sizes.sum()) // (n * S)
     while low < high:
         middle = (low + high + 1) // 2
@@ -71,7 +100,12 @@ def largest_shard(sizes: Ids, n: int, S: int) -> int:
 
 
 def level(most: Ids, total: int) -> Ids:
-    """Numbers that add up to total, as equal as possible and none above its most."""
+    """Return numbers that add up to `total` and are as equal as possible.
+
+    Args:
+        most: upper bound (K,) of each number.
+        total: their sum.
+    """
     shares, left = np.zeros_like(most), total
     while left:
         open_ = np.flatnonzero(shares < most)
@@ -87,12 +121,22 @@ def level(most: Ids, total: int) -> Ids:
 
 
 def owners_of_shards(shards: Ids, n: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Who has which class (n, K): S = sum(shards) / n different classes a user, shards[c] <= n users a class, at random."""
+    """Decide at random which users have which classes.
+
+    Args:
+        shards: number of shards (K,) of each class, at most n.
+        n: number of users; each has S = sum(shards) / n different classes.
+        rng: source of randomness.
+
+    Returns:
+        Whether each user has each class (n, K).
+    """
     S, left = int(shards.sum()) // n, shards.astype(np.float64)
     owners = np.zeros((n, len(shards)), dtype=bool)
     draws = rng.exponential(size=owners.shape)
     for user, after in enumerate(range(n - 1, -1, -1)):
-        # As drawn without replacement in proportion to what is left; first the classes that all users to come must have.
+        # Classes that all later users must have come first. The others are drawn without
+        # replacement, in proportion to the shards that are left.
         with np.errstate(divide="ignore"):
             keys = np.where(left > after, -1.0, draws[user] / left)
         chosen = np.argpartition(keys, S - 1)[:S]
@@ -104,9 +148,24 @@ def owners_of_shards(shards: Ids, n: int, rng: np.random.Generator) -> NDArray[n
 def dirichlet(
     y: Ids, n: int, alpha: float, rng: np.random.Generator, m: int | None = None, least: int = LEAST
 ) -> Ids:
-    """Each class is dealt by proportions over users that are Dirichlet(alpha): small alpha, few classes a user.
+    """Assign each class by proportions over users that are Dirichlet(alpha) distributed.
 
-    Users with too few images get some, at random, from those who have most.
+    The smaller alpha, the fewer classes per user. Users with too few images get random images of
+    the users with most images.
+
+    Args:
+        y: classes (N,).
+        n: number of users.
+        alpha: concentration.
+        rng: source of randomness.
+        m: largest number of images per user; None: all.
+        least: least number of images per user.
+
+    Returns:
+        The assignment (n, m).
+
+    Raises:
+        ConfigError: if there are fewer than n * least images.
     """
     _enough(y, n, least)
     order = rng.permutation(len(y))
@@ -118,24 +177,30 @@ def dirichlet(
     ).astype(np.int64)
     counts = np.diff(cuts, axis=1, prepend=0)
     owner[order] = np.concatenate([np.repeat(np.arange(n), row) for row in counts])
-    return rows(_fill_up(owner, n, least, rng), n, rng, m)
+    return assign_to_owners(_fill_up(owner, n, least, rng), n, rng, m)
 
 
 def quantity(
     y: Ids, n: int, alpha: float, rng: np.random.Generator, m: int | None = None, least: int = LEAST
 ) -> Ids:
-    """The classes are the same for all, the numbers of images are Dirichlet(alpha) over users, on top of the least number."""
+    """Assign numbers of images that are Dirichlet(alpha) distributed, of the same classes for all.
+
+    Each user has `least` images besides. Arguments and result are those of `dirichlet`.
+    """
     _enough(y, n, least)
     spare = len(y) - n * least
     cuts = np.rint(np.cumsum(proportions(alpha, (1, n), rng)[0]) * spare).astype(np.int64)
     owner = np.repeat(np.arange(n), least + np.diff(cuts, prepend=0))
-    return rows(rng.permutation(owner), n, rng, m)
+    return assign_to_owners(rng.permutation(owner), n, rng, m)
 
 
 def proportions(
     alpha: float, shape: tuple[int, int], rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Dirichlet(alpha) over the last axis, by logarithms: Gamma numbers of tiny alpha would all vanish."""
+    """Draw from Dirichlet(alpha) over the last axis of `shape`.
+
+    Logarithms are drawn, because Gamma numbers underflow if alpha is tiny.
+    """
     log = np.log(rng.standard_gamma(alpha + 1.0, shape)) - rng.exponential(size=shape) / alpha
     weights = np.exp(log - log.max(axis=1, keepdims=True))
     weights /= weights.sum(axis=1, keepdims=True)
@@ -143,9 +208,21 @@ def proportions(
 
 
 def alike(y: Ids, counts: Ids, rng: np.random.Generator) -> Ids:
-    """Held-out images for users whose training images have counts (n, K): every class in proportion to their numbers of it.
+    """Assign held-out images in proportion to users' training images of each class.
 
-    Everybody has at least one image, of a class of its own; all images of classes that somebody has are dealt.
+    Every user has at least one image, of one of its classes. All images of classes that some user
+    has are assigned.
+
+    Args:
+        y: classes (N,) of the held-out images.
+        counts: training images (n, K) of each user and class.
+        rng: source of randomness.
+
+    Returns:
+        The assignment (n, m).
+
+    Raises:
+        ConfigError: if there are too few images.
     """
     n, K = counts.shape
     stock = np.bincount(y, minlength=K)[:K]
@@ -161,11 +238,20 @@ def alike(y: Ids, counts: Ids, rng: np.random.Generator) -> Ids:
     for c in range(K):
         users = np.repeat(np.arange(n), given[:, c])
         owner[order[y[order] == c][: len(users)]] = users
-    return rows(owner, n, rng)
+    return assign_to_owners(owner, n, rng)
 
 
 def apportion(want: NDArray[np.float64], total: int, rng: np.random.Generator) -> Ids:
-    """Whole numbers that add up to total and differ by less than one from what is proportional; ties at random."""
+    """Round proportional shares to whole numbers that add up to `total`; ties are broken at random.
+
+    Args:
+        want: weights (n,).
+        total: sum of the result.
+        rng: source of randomness.
+
+    Returns:
+        Whole numbers (n,) that differ from the exact shares by less than one.
+    """
     exact = want * (total / want.sum())
     whole = np.floor(exact + 1e-9)
     rest = np.lexsort((rng.random(len(want)), -np.round(exact - whole, 9)))[
@@ -175,8 +261,15 @@ def apportion(want: NDArray[np.float64], total: int, rng: np.random.Generator) -
     return np.asarray(whole, dtype=np.int64)
 
 
-def rows(owner: Ids, n: int, rng: np.random.Generator, m: int | None = None) -> Ids:
-    """Whose image it is (N,), -1 for nobody's -> the deal, each user's images in random order."""
+def assign_to_owners(owner: Ids, n: int, rng: np.random.Generator, m: int | None = None) -> Ids:
+    """Return the assignment in which each image goes to its owner, in random order per user.
+
+    Args:
+        owner: user (N,) of each image, -1 for none.
+        n: number of users.
+        rng: source of randomness.
+        m: largest number of images per user; None: all.
+    """
     order = rng.permutation(len(owner))
     order = order[np.argsort(owner[order], kind="stable")]
     order = order[np.count_nonzero(owner < 0) :]
@@ -188,7 +281,12 @@ def rows(owner: Ids, n: int, rng: np.random.Generator, m: int | None = None) -> 
 
 
 def padded(users: Sequence[Ids], m: int | None = None) -> Ids:
-    """A deal from each user's places; of users with more than m images the first m."""
+    """Return an assignment from the places of each user's images.
+
+    Args:
+        users: places of each user's images.
+        m: length of the rows, of which users with more images get the first m; None: the longest.
+    """
     width = max((len(places) for places in users), default=0)
     deal = np.full((len(users), width if m is None else m), -1)
     for row, places in zip(deal, users, strict=True):
@@ -197,7 +295,16 @@ def padded(users: Sequence[Ids], m: int | None = None) -> Ids:
 
 
 def counts_of(deal: Ids, y: Ids, K: int) -> Ids:
-    """Images of each user and class (n, K)."""
+    """Count the images of each user and class.
+
+    Args:
+        deal: assignment (n, m).
+        y: classes (N,).
+        K: number of classes.
+
+    Returns:
+        Counts (n, K).
+    """
     users, columns = np.nonzero(deal >= 0)
     flat = users * K + y[deal[users, columns]]
     return np.bincount(flat, minlength=len(deal) * K).reshape(len(deal), K)
@@ -214,12 +321,12 @@ def _equal(images: int, n: int, m: int | None, most: int) -> int:
 def _enough(y: Ids, n: int, least: int) -> None:
     if len(y) < n * least:
         raise ConfigError.of(
-            "data.n", n, f"too many users: {len(y)} images are fewer than {least} a user"
+            "data.n", n, f"too many users: {len(y)} images are fewer than {least} per user"
         )
 
 
 def _fill_up(owner: Ids, n: int, least: int, rng: np.random.Generator) -> Ids:
-    """Move images from the users with most to those with fewer than the least number."""
+    """Move images from the users with most images to users with fewer than `least`."""
     sizes = np.bincount(owner, minlength=n)
     for user in np.flatnonzero(sizes < least).tolist():
         while sizes[user] < least:
@@ -230,10 +337,14 @@ def _fill_up(owner: Ids, n: int, least: int, rng: np.random.Generator) -> Ids:
 
 
 def _one_each(counts: Ids, stock: Ids) -> Ids:
-    """One held-out image for everybody, of a class of its own: who has fewest classes chooses first. (n, K)"""
+    """Choose one held-out image per user, of one of its classes: (n, K).
+
+    Users with few classes choose first.
+    """
     given, left = np.zeros_like(counts), stock.copy()
     for user in np.argsort(np.count_nonzero(counts, axis=1), kind="stable"):
-        # Of its classes the one that is left most, in proportion to what it has, so that shares stay as they should be.
+        # Of the user's classes, weighted by its images, the one of which most is left: final
+        # shares then stay proportional.
         wish = counts[user] * (left > 0) * (left / np.maximum(stock, 1))
         if not wish.any():
             raise ConfigError.of(

@@ -1,79 +1,93 @@
-"""Synthetic images for tests and first tries: noisy, shifted copies of one smooth random pattern a class.
+"""Synthetic images for tests and first tries: noisy, shifted copies of one pattern per class.
 
-Users are drawn by small public blocks, each from streams keyed by (seed, purpose, block): user i has the same images whatever n
-is and however users are spread over nodes.
+Users are drawn in small public blocks from streams keyed by (seed, purpose, block). User i
+therefore has the same images for any n and any distribution of users over nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from privfed.data.cohort import Cohort, Ids
-from privfed.data.images.collections import HeldOut, ImageUsers
+from privfed.data.images.collections import Classes, HeldOut, ImageShape, ImageUsers
 from privfed.data.images.partition import counts_of
-from privfed.foundation.errors import ConfigError, check_number, check_whole
+from privfed.foundation.constraints import WHOLE, Number, Whole
+from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import Array
 from privfed.foundation.seeding import generator
 
 BLOCK = 32
+"""Users per public block."""
 FRESH = 64
+"""Fresh users who judge the model during training."""
 GREY, CONTRAST = 128.0, 36.0
 """Mean and standard deviation of the patterns' pixels, in grey levels."""
+PIXEL_NOISE = Number(lambda x: 0 <= x <= 100, "must be a number between 0 and 100")
 SHIFTS = [(rows, columns) for rows in (-1, 0, 1) for columns in (-1, 0, 1)]
 
 
 class Patterns(ImageUsers):
-    """n users with m training and t test images, size x size, of at most S classes each.
+    """Users with noisy images of at most S classes each.
 
-    noise: standard deviation of a pixel's noise, in units of the patterns' own. An image is shifted by a pixel at most, either
-    way, and goes round at the edges.
+    An image is shifted by at most one pixel in each direction and wraps around at the edges.
+
+    Args:
+        n: number of users.
+        m: training images per user.
+        t: test images per user.
+        size: rows and columns of an image.
+        channels: channels of an image.
+        classes: number of classes.
+        S: largest number of classes per user.
+        noise: standard deviation of a pixel's noise; that of the patterns is 1.
+        shape: (channels, size, size); models read it.
+        seed: seed of everything.
+
+    Raises:
+        ConfigError: if `shape` differs from (channels, size, size), or S > classes.
     """
 
     def __init__(
         self,
-        n: int,
-        m: int,
-        t: int,
-        size: int,
-        channels: int,
-        classes: int,
+        n: Annotated[int, WHOLE],
+        m: Annotated[int, WHOLE],
+        t: Annotated[int, WHOLE],
+        size: Annotated[int, Whole(2)],
+        channels: Annotated[int, WHOLE],
+        classes: Classes,
         S: int,
-        noise: float,
-        shape: Sequence[int],
+        noise: Annotated[float, PIXEL_NOISE],
+        shape: ImageShape,
         seed: int,
     ) -> None:
-        for key, value in (("n", n), ("m", m), ("t", t), ("channels", channels)):
-            check_whole(f"data.{key}", value)
-        check_whole("data.size", size, least=2)
         super().__init__(shape, classes, seed)
         if self.shape != (channels, size, size):
             raise ConfigError.of(
                 "data.shape", list(shape), "follows from data.channels and data.size; set those"
             )
-        check_number(
-            "data.noise", noise, lambda x: 0 <= x <= 100, "must be a number between 0 and 100"
-        )
         self.n, self.m, self.t, self.S, self.noise = n, m, t, self.check_S(S), float(noise)
 
     def cohort(self, first: int, last: int) -> Cohort:
-        """Users first..last-1: X (B, m, d) bytes, y (B, m) classes."""
+        """Return the users first..last-1: X (B, m, d) bytes, y (B, m) classes."""
         return self._users("user", first, last)
 
     def validation(self, users: int = FRESH) -> Cohort:
-        """Fresh users of the same population who never take part."""
+        """Return fresh users of the same population, who never take part in training."""
         return self._users("validation", 0, users)
 
     def describe_split(self) -> Ids:
-        """Training images of each user and class (n, classes)."""
+        """Count the training images of each user and class (n, classes)."""
         blocks = range(-(-self.n // BLOCK))
         y = np.concatenate([self._labels("user", block)[:, : self.m] for block in blocks])[: self.n]
         return counts_of(np.arange(y.size).reshape(y.shape), y.ravel(), self.classes)
 
     def prototypes(self) -> Array:
-        """The patterns in all shifts (9, classes, C, size, size): mean 0, variance 1, low frequencies only."""
+        """Return the patterns in all shifts (9, classes, C, size, size).
+
+        They have mean 0, variance 1 and only low frequencies.
+        """
         _, size, _ = self.shape
         white = generator(self.seed, "patterns").standard_normal((self.classes, *self.shape))
         frequency = np.minimum(np.arange(size), size - np.arange(size))
@@ -84,7 +98,7 @@ class Patterns(ImageUsers):
         return np.stack([np.roll(smooth, shift, axis=(2, 3)) for shift in SHIFTS])
 
     def _labels(self, purpose: str, block: int) -> Ids:
-        """Classes (BLOCK, m + t) of all images of a block's users."""
+        """Return the classes (BLOCK, m + t) of all images of a block's users."""
         chosen = (
             generator(self.seed, purpose, "classes", block)
             .random((BLOCK, self.classes))
@@ -112,4 +126,5 @@ class Patterns(ImageUsers):
             X[mine] = np.clip(np.rint(GREY + CONTRAST * (clean + self.noise * noise[part])), 0, 255)
             y[mine] = labels[part]
         held_out = HeldOut(X[:, self.m :], y[:, self.m :])
-        return Cohort(np.arange(first, last), X[:, : self.m], y[:, : self.m], held_out)  # type: ignore[arg-type]
+        train = X[:, : self.m], y[:, : self.m]
+        return Cohort(np.arange(first, last), *train, held_out)  # type: ignore[arg-type]

@@ -1,1 +1,1 @@
-"""The papers' synthetic problems."""
+"""Synthetic problems of the papers, whose true solutions are known."""

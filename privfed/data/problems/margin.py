@@ -1,49 +1,68 @@
-"""Classification with a margin: labels +-1, features in the unit ball, users who share a k-dimensional representation.
+"""Classification with a margin: labels +-1, features in the unit ball, a shared representation.
 
-    x = s U* z + sqrt(1 - s^2) u        z = t v* + sqrt(1 - t^2) e        y = sign(t), flipped with probability label_noise
+    x = s U* z + sqrt(1 - s^2) u     z = t v* + sqrt(1 - t^2) e
+    y = sign(t), flipped with probability label_noise
 
-    U*  shared representation (d, k)    v*  a user's head, |v*| = 1       w* = U* v*, so <x, w*> = s t
-    s   strength of the subspace part   t   in [-1, 1], |t| >= margin / s, uniform there
-    e   a unit vector perpendicular to v* in R^k (none for k = 1)         u   uniform on the unit sphere perpendicular to U*
+    U*  shared representation (d, k)
+    v*  head of a user, |v*| = 1; w* = U* v*, so that <x, w*> = s t
+    s   strength of the part in the shared subspace
+    t   uniform in [-1, 1] where |t| >= margin / s
+    e   unit vector perpendicular to v* in R^k (0 for k = 1)
+    u   uniform on the unit sphere perpendicular to U*
 
-Hence |x| <= 1 and |<x, w*>| >= margin by construction, whatever d is, and w* makes no error when label_noise = 0.
+Hence |x| <= 1 and |<x, w*>| >= margin by construction for any d, and w* makes no error if
+label_noise = 0.
 
-Users are drawn by small public blocks, each from streams keyed by (seed, purpose, block), row by row: user i has the same
-data whatever n is and however users are spread over nodes. Features are kept in single precision.
+Users are drawn in small public blocks from streams keyed by (seed, purpose, block), row by row.
+User i therefore has the same data for any n and any distribution of users over nodes. Features are
+stored in single precision.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from scipy.special import betainc
 
 from privfed.data.cohort import Cohort, Ids
 from privfed.data.error_bins import UNIT, Scale
-from privfed.foundation.errors import ConfigError, check_number, check_whole
+from privfed.data.source import DataSource
+from privfed.foundation.constraints import WHOLE, Number
+from privfed.foundation.errors import ConfigError, check_number
 from privfed.foundation.linalg import Array, dist, retraction
 from privfed.foundation.seeding import generator
 
 BLOCK = 32
+"""Users per public block."""
 FRESH = 1024
+"""Fresh examples by which risks are computed."""
 INSIDE = 1.0 - 1e-6
-"""Rounding to single precision must not carry an example out of the unit ball."""
+"""Factor on all examples, so that rounding to single precision keeps them in the unit ball."""
+
+STRENGTH = Number(lambda x: 0 < x <= 1, "must lie between 0 and 1, the radius of the unit ball")
+FLIPS = Number(lambda x: 0 <= x < 0.5, "must lie between 0 and 1/2")
 
 
 @dataclass(frozen=True)
 class MarginTruth:
-    """True heads V_star (B, k) of norm 1 and the law of a user's examples.
+    """True heads V_star (B, k) of norm 1, and the distribution of a user's examples.
 
-    A fresh example (x, y) has y <x, w> = s (t a + sqrt(1 - t^2) e_1 b) + sqrt(1 - s^2) c |w_perp| with t > 0, since (x, y) and
-    (-x, -y) are equally likely. Here a = <v*, U*^T w>, b is the length of U*^T w perpendicular to v*, and w_perp the part
-    of w perpendicular to U*. Both e and u are uniform on spheres, so only their coordinates e_1 and c along one
-    direction matter: of the d dimensions k + 1 matter at most. The square of a coordinate of a uniform point on the sphere in
-    D dimensions is Beta(1/2, (D - 1)/2), so the probability over c that the prediction is wrong is known exactly; t and e_1
-    are drawn once, t from each of FRESH strata and e_1 with either sign in turn, the same for all users. A prediction of 0 is
-    wrong, as in the paper.
+    A fresh example (x, y) satisfies
+
+        y <x, w> = s (t a + sqrt(1 - t^2) e_1 b) + sqrt(1 - s^2) c |w_perp|     with t > 0,
+
+    since (x, y) and (-x, -y) are equally likely. Here a = <v*, U*^T w>, b is the length of the part
+    of U*^T w that is perpendicular to v*, and w_perp is the part of w that is perpendicular to U*.
+    Both e and u are uniform on spheres, so that only their coordinates e_1 and c along one
+    direction matter.
+
+    The square of a coordinate of a uniform point on the sphere in D dimensions has the distribution
+    Beta(1/2, (D - 1)/2). The probability over c that a prediction is wrong is therefore known
+    exactly. The numbers t and e_1 are drawn once and are the same for all users: t from each of
+    FRESH strata, e_1 with alternating signs. A prediction of 0 is wrong, as in the paper.
     """
 
     scale: ClassVar[Scale] = UNIT
@@ -53,15 +72,15 @@ class MarginTruth:
     strength: float
     label_noise: float
     fresh: Array
-    """t and e_1 (2, FRESH) of the fresh examples."""
+    """The numbers t and e_1 (2, FRESH) of the fresh examples."""
 
     @property
     def W_star(self) -> Array:
-        """The true predictors (B, d)."""
+        """True predictors (B, d)."""
         return self.V_star @ self.U_star.T
 
     def errors(self, W: Array) -> Array:
-        """0-1 risk on fresh examples: W (B, d) -> (B,)."""
+        """Return the 0-1 risk (B,) of the predictors W (B, d) on fresh examples."""
         d, k = self.U_star.shape
         inside = W @ self.U_star
         along = np.vecdot(inside, self.V_star)
@@ -83,95 +102,110 @@ class MarginTruth:
         )
 
     def __getitem__(self, users: slice | Ids) -> MarginTruth:
-        """Some of the users."""
+        """Return the same for some of the users."""
         return MarginTruth(
             self.V_star[users], self.U_star, self.strength, self.label_noise, self.fresh
         )
 
 
 def sphere_cdf(c: Array, D: int) -> Array:
-    """P(coordinate <= c) for a uniform point on the unit sphere in D dimensions (D = 0: the coordinate is 0)."""
+    """Return P(coordinate <= c) for a uniform point on the unit sphere in D dimensions.
+
+    Args:
+        c: any array of numbers.
+        D: dimension; for D = 0 the coordinate is 0.
+
+    Returns:
+        Probabilities in the shape of c.
+    """
     if D <= 1:
         return np.where(c >= D, 1.0, np.where(c >= -D, 0.5, 0.0))
     square = np.minimum(c * c, 1.0)
     return 0.5 + 0.5 * np.sign(c) * betainc(0.5, 0.5 * (D - 1), square)
 
 
-class Margin:
-    """n users with m labelled examples of d features each, separable with the given margin before labels are flipped.
+class Margin(DataSource):
+    """Users whose examples are separable with a margin before labels are flipped.
 
-    strength: length s of the part of an example in the shared subspace; the rest of its unit length is perpendicular to it.
+    Args:
+        n: number of users.
+        m: examples per user.
+        d: features per example.
+        k: dimension of the shared representation.
+        margin: least |<x, w*>| of an example.
+        strength: length s of an example's part in the shared subspace. The rest of its unit length
+            is perpendicular to the subspace.
+        label_noise: probability that a label is flipped.
+        seed: seed of everything.
+
+    Raises:
+        ConfigError: if k > d, or the margin is not below the strength.
     """
 
     simulated = True
     personal = True
-    error, scale, floor = "risk", MarginTruth.scale, 0.0
+    error, scale = "risk", MarginTruth.scale
+    U_star: Array
 
     def __init__(
         self,
-        n: int,
-        m: int,
-        d: int,
-        k: int,
+        n: Annotated[int, WHOLE],
+        m: Annotated[int, WHOLE],
+        d: Annotated[int, WHOLE],
+        k: Annotated[int, WHOLE],
         margin: float,
-        strength: float,
-        label_noise: float,
+        strength: Annotated[float, STRENGTH],
+        label_noise: Annotated[float, FLIPS],
         seed: int,
     ) -> None:
-        for key, value in (("data.n", n), ("data.m", m), ("data.d", d), ("data.k", k)):
-            check_whole(key, value)
         if k > d:
             raise ConfigError.of(
                 "data.k", k, f"the representation cannot have more dimensions than data.d={d}"
             )
-        check_number(
-            "data.strength",
-            strength,
-            lambda x: 0 < x <= 1,
-            "must lie between 0 and 1, the radius of the unit ball",
-        )
         check_number(
             "data.margin",
             margin,
             lambda x: 0 <= x < strength,
             f"must lie between 0 and data.strength={strength}",
         )
-        check_number(
-            "data.label_noise", label_noise, lambda x: 0 <= x < 0.5, "must lie between 0 and 1/2"
-        )
         self.n, self.m, self.d, self.k, self.seed = n, m, d, k, seed
-        self.margin, self.strength, self.label_noise = (
-            float(margin),
-            float(strength),
-            float(label_noise),
-        )
+        self.margin, self.strength = float(margin), float(strength)
+        self.label_noise = float(label_noise)
         self.U_star = retraction(generator(seed, "representation").standard_normal((d, k)))
         rng = generator(seed, "fresh")
         t = self._margins((np.arange(FRESH) + rng.random(FRESH)) / FRESH)
-        e = np.abs(directions(rng, (FRESH, max(1, k - 1)))[:, 0]) * (k > 1)
+        e = np.abs(random_directions(rng, (FRESH, max(1, k - 1)))[:, 0]) * (k > 1)
         self.fresh = np.stack([t, e * (-1.0) ** np.arange(FRESH)])
 
     def cohort(self, first: int, last: int) -> Cohort:
-        """Users first..last-1."""
+        """Return the users first..last-1."""
         return self._users("user", first, last)
 
     def validation(self, users: int | None = None) -> Cohort:
-        """Fresh users who never take part; few of them where features are many."""
+        """Return fresh users who never take part in training.
+
+        Args:
+            users: their number; None: between 32 and 512, fewer where examples are larger.
+        """
         return self._users(
             "validation", 0, users or int(np.clip((1 << 23) // (self.m * self.d), 32, 512))
         )
 
     def compare(self, model: dict[str, Array]) -> dict[str, float]:
-        """Principal-angle distance of an orthonormal representation to the true one.
+        """Return the principal-angle distance `dist` of an orthonormal U (d, k) to the true one.
 
-        A sketched one spans another space altogether, far from the true one however well it classifies.
+        A sketched representation spans another space, so that a distance would say nothing about
+        how well it classifies.
         """
         U = model.get("U")
         orthonormal = U is not None and np.allclose(U.T @ U, np.eye(U.shape[1]), atol=1e-6)
         return {"dist": dist(U, self.U_star)} if U is not None and orthonormal else {}
 
     def _margins(self, uniform: Array) -> Array:
-        """t > 0 from uniform numbers; a hair above margin / s, so that rounding keeps the margin."""
+        """Turn uniform numbers into t > 0.
+
+        The bound margin / s is scaled by 1 + 1e-5 so that rounding cannot fall below the margin.
+        """
         least = min(1.0, self.margin / self.strength * (1 + 1e-5))
         return least + (1 - least) * uniform
 
@@ -188,13 +222,13 @@ class Margin:
         return Cohort(np.arange(first, last), X, y, truth)  # type: ignore[arg-type]
 
     def _block(self, purpose: str, block: int, rows: int) -> tuple[Any, Array, Array]:
-        """X (rows, m, d), y (rows, m) and V* (rows, k): the first users of one public block."""
+        """Return X (rows, m, d), y (rows, m) and V* (rows, k) of a block's first users."""
 
         def stream(name: str) -> np.random.Generator:
             return generator(self.seed, purpose, name, block)
 
         shape, s = (rows, self.m), self.strength
-        V = directions(stream("heads"), (rows, self.k))
+        V = random_directions(stream("heads"), (rows, self.k))
         signs = np.where(stream("signs").random(shape) < 0.5, -1.0, 1.0)
         t = signs * self._margins(stream("margins").random(shape))
         e = stream("across").standard_normal((*shape, self.k))
@@ -210,9 +244,8 @@ class Margin:
         X -= (X @ U) @ U.T
         if self.d > self.k:
             X *= np.float32(math.sqrt(1 - s * s)) / np.sqrt(np.vecdot(X, X))[..., None]
-            X -= (
-                X @ U
-            ) @ U.T  # a vector that was mostly in the subspace still had some of it, by rounding
+            # By rounding, a vector that was mostly in the subspace still has a part in it.
+            X -= (X @ U) @ U.T
         else:
             X[:] = 0.0
         X += (s * z).astype(np.float32) @ U.T
@@ -221,7 +254,7 @@ class Margin:
         return X, signs * flips, V
 
 
-def directions(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Uniform points on the unit sphere, along the last axis."""
+def random_directions(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Draw uniform points on the unit sphere along the last axis of `shape`."""
     g = rng.standard_normal(shape)
     return g / np.linalg.norm(g, axis=-1, keepdims=True)

@@ -1,9 +1,9 @@
-"""Users who are made when they are needed, some at a time, and forgotten: memory does not grow with their number."""
+"""Users who are generated in portions whenever they are needed, so that memory stays constant."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import numpy as np
@@ -14,9 +14,15 @@ from privfed.foundation.errors import ConfigError
 
 @dataclass(frozen=True)
 class Streamed:
-    """Users first..last-1 of a source: what a Cohort tells of its users, without their examples.
+    """Users first..last-1 of a source. It has what a Cohort has, except the examples.
 
-    make: (first, last) -> the users' Cohort, always the same. shape: (n, m, d). each: bytes of a user's examples.
+    Attributes:
+        make: function (first, last) -> Cohort of these users; it always returns the same users.
+        first: public number of the first user.
+        last: public number after that of the last user.
+        shape: (n, m, d).
+        each: bytes of examples per user.
+        truth: what is known about all users together.
     """
 
     make: Callable[[int, int], Cohort]
@@ -31,38 +37,62 @@ class Streamed:
 
     @property
     def ids(self) -> Ids:
-        """The users' public numbers (n,)."""
+        """Public numbers (n,) of the users."""
         return np.arange(self.first, self.last)
 
     @property
+    def m(self) -> int:
+        """Number of examples of each user."""
+        return self.shape[1]
+
+    @property
     def X(self) -> NoReturn:
-        """Not there."""
+        """Raise a ConfigError: the examples are never all in memory."""
         raise ConfigError.of(
             "data.stream", "true", "this needs all users' data in memory; set data.stream=false"
         )
 
     y = X
 
+    def __getitem__(self, users: slice | Ids) -> Streamed:
+        """Return users who are consecutive.
+
+        Raises:
+            ConfigError: for any other selection, which only users in memory allow.
+        """
+        if not isinstance(users, slice) or users.step not in (None, 1):
+            return self.X
+        first, last, _ = users.indices(len(self))
+        last = max(first, last)
+        return replace(
+            self,
+            first=self.first + first,
+            last=self.first + last,
+            shape=(last - first, *self.shape[1:]),
+        )
+
     def without_broken_users(self, target: float = 0.0) -> Streamed:
-        """The same: simulated numbers are finite."""
+        """Return the same users: simulated numbers are finite."""
         return self
 
     def blocks(
         self,
-        examples: slice = slice(None),
         users: Ids | None = None,
+        *,
+        examples: slice = slice(None),
         bytes_each: int = BYTES,
         exact: bool = True,
     ) -> Iterator[Cohort]:
-        """As Cohort.blocks, in the same portions where all users are asked for."""
+        """See :class:`UserCohort`. Portions of all users are the same as those of a Cohort."""
         size = users_within(bytes_each, self.each)
         for start in range(self.first, self.last, size):
             stop = min(start + size, self.last)
-            if users is None:
-                yield from self.make(start, stop).blocks(examples, None, bytes_each, exact)
-                continue
-            low, high = np.searchsorted(users, (start - self.first, stop - self.first))
-            if low < high:
-                yield from self.make(start, stop).blocks(
-                    examples, users[low:high] - (start - self.first), bytes_each, exact
-                )
+            mine = None
+            if users is not None:
+                low, high = np.searchsorted(users, (start - self.first, stop - self.first))
+                if low == high:
+                    continue
+                mine = users[low:high] - (start - self.first)
+            yield from self.make(start, stop).blocks(
+                mine, examples=examples, bytes_each=bytes_each, exact=exact
+            )

@@ -1,32 +1,40 @@
-"""PMPR's problem: y = <x, U* v_i*> + R noise, features of identity covariance, heads v_i* of chosen condition number.
+"""PMPR's synthetic problem: y = <x, U* v_i*> + R noise, features with identity covariance.
 
-Every number is a function of the seed, its purpose and its place: user i has the same data whatever n is, however users are
-spread over nodes, and whether they are kept in memory or made again whenever they are needed (data.stream=true).
+    U*    true shared representation (d, k)     v_i*   true head of user i, of chosen condition
+    R     standard deviation of the label noise
+
+Every number is a function of the seed, its purpose and its place. User i therefore has the same
+data for any n, for any distribution of users over nodes, and whether data are kept in memory or
+generated again whenever they are needed (data.stream=true).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
 from privfed.data.cohort import Cohort, Ids, users_within
 from privfed.data.error_bins import LOGARITHMIC, Scale
 from privfed.data.problems.streaming import Streamed
-from privfed.foundation.errors import ConfigError, check_flag, check_number, check_whole, nearest
+from privfed.data.source import DataSource
+from privfed.foundation.constraints import FLAG, WHOLE, Choice, Number
+from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import Array, dist, retraction
 from privfed.foundation.seeding import generator
 from privfed.kernels.least_squares import predictions
 from privfed.kernels.random_streams import Floats, Stream
 
 FEATURES = ("gaussian", "rademacher", "uniform", "mixed")
+LABEL_NOISE = Number(lambda x: 0 <= x <= 1e6, "label noise must be a number between 0 and 1e6")
+CONDITION = Number(lambda x: 1 <= x <= 1e6, "must be a number between 1 and 1e6")
 
 
 @dataclass(frozen=True)
 class LinearTruth:
-    """The true heads V_star (B, k) on the true representation U_star (d, k)."""
+    """True heads V_star (B, k) on the true representation U_star (d, k)."""
 
     scale: ClassVar[Scale] = LOGARITHMIC
 
@@ -35,71 +43,73 @@ class LinearTruth:
 
     @property
     def W_star(self) -> Array:
-        """The true predictors (B, d)."""
+        """True predictors (B, d)."""
         return self.V_star @ self.U_star.T
 
     def errors(self, W: Array) -> Array:
-        """|w_i - w_i*|^2: the excess population MSE in closed form, as features have identity covariance."""
+        """Return the excess population MSE (B,) of the predictors W (B, d).
+
+        Features have identity covariance, so that it is |w_i - w_i*|^2.
+        """
         return np.sum((W - self.W_star) ** 2, axis=1)
 
     def __getitem__(self, users: slice | Ids) -> LinearTruth:
-        """Some of the users."""
+        """Return the same for some of the users."""
         return LinearTruth(self.V_star[users], self.U_star)
 
 
-class Synthetic:
-    """n users with m examples of d features each, whose best predictors share a k-dimensional representation.
+class Synthetic(DataSource):
+    """Users whose best predictors share a k-dimensional representation.
 
-    features: gaussian, rademacher (+-1), uniform (on [-sqrt 3, sqrt 3]) or mixed (user i has the kind i mod 3): all
-    sub-Gaussian with identity covariance. condition: ratio of the largest to the smallest singular value of the
-    matrix of heads V*, in expectation. R: standard deviation of the label noise. stream: make users anew whenever they are
-    needed instead of keeping them in memory.
+    Args:
+        n: number of users.
+        m: examples per user.
+        d: features per example.
+        k: dimension of the shared representation.
+        R: standard deviation of the label noise.
+        features: distribution of the features: gaussian, rademacher (+-1), uniform (on
+            [-sqrt 3, sqrt 3]) or mixed (user i has the distribution i mod 3). All are sub-Gaussian
+            with identity covariance.
+        condition: ratio of the largest to the smallest singular value of the matrix of true heads,
+            in expectation.
+        seed: seed of everything.
+        stream: whether to generate users whenever they are needed instead of keeping them in
+            memory.
+
+    Raises:
+        ConfigError: if k > d.
     """
 
     simulated = True
     personal = True
-    """Every user has a predictor of its own, which can be judged."""
     error, scale = "mse", LinearTruth.scale
-    """Population MSE: a user's error is its excess over the noise that no predictor can explain."""
+    """Users' errors are the excess of the population MSE over the label noise, the `floor`."""
+    U_star: Array
 
     def __init__(
         self,
-        n: int,
-        m: int,
-        d: int,
-        k: int,
-        R: float,
-        features: str,
-        condition: float,
+        n: Annotated[int, WHOLE],
+        m: Annotated[int, WHOLE],
+        d: Annotated[int, WHOLE],
+        k: Annotated[int, WHOLE],
+        R: Annotated[float, LABEL_NOISE],
+        features: Annotated[str, Choice(*FEATURES)],
+        condition: Annotated[float, CONDITION],
         seed: int,
-        stream: bool = False,
+        stream: Annotated[bool, FLAG] = False,
     ) -> None:
-        for key, value in (("data.n", n), ("data.m", m), ("data.d", d), ("data.k", k)):
-            check_whole(key, value)
         if k > d:
             raise ConfigError.of(
                 "data.k", k, f"the representation cannot have more dimensions than data.d={d}"
             )
-        check_number(
-            "data.R", R, lambda x: 0 <= x <= 1e6, "label noise must be a number between 0 and 1e6"
-        )
-        check_number(
-            "data.condition",
-            condition,
-            lambda x: 1 <= x <= 1e6,
-            "must be a number between 1 and 1e6",
-        )
-        if features not in FEATURES:
-            raise ConfigError.of("data.features", features, nearest(str(features), FEATURES))
         self.n, self.m, self.d, self.k, self.R = n, m, d, k, float(R)
-        self.features, self.seed = features, seed
-        self.stream = check_flag("data.stream", stream)
+        self.features, self.seed, self.stream = features, seed, stream
         self.floor = self.R**2
         self.scales = condition ** -np.linspace(0.0, 1.0, k) if k > 1 else np.ones(1)
         self.U_star = retraction(generator(seed, "representation").standard_normal((d, k)))
 
     def cohort(self, first: int, last: int) -> Cohort | Streamed:
-        """Users first..last-1."""
+        """Return the users first..last-1."""
         if not self.stream:
             return self._users("user", first, last)
         shape, truth = (
@@ -109,11 +119,14 @@ class Synthetic:
         return Streamed(self._made, first, last, shape, 4 * self.m * self.d, truth)
 
     def validation(self, users: int = 1024) -> Cohort:
-        """Fresh users of the same population who never take part: judging a model on them costs no privacy."""
+        """Return fresh users of the same population.
+
+        They never take part in training, so that judging a model on them costs no privacy.
+        """
         return self._users("validation", 0, users)
 
     def compare(self, model: dict[str, Array]) -> dict[str, float]:
-        """Principal-angle distance of a published representation to the true one."""
+        """Return the principal-angle distance `dist` of a published U (d, k) to the true one."""
         return {"dist": dist(model["U"], self.U_star)} if "U" in model else {}
 
     def _made(self, first: int, last: int) -> Cohort:
@@ -124,7 +137,7 @@ class Synthetic:
         V = self._normals(purpose, "heads", first, (n, self.k)) * self.scales
         X, y = np.empty((n, m, d), np.float32), np.empty((n, m), np.float32)
         size = users_within(1 << 20, X[:1].nbytes)
-        for start in range(0, n, size):  # targets are made while the examples are in the cache
+        for start in range(0, n, size):  # targets are computed while examples are in the cache
             part = slice(start, start + size)
             self._features(purpose, first + start, X[part])
             noise = self._normals(purpose, "labels", first + start, y[part].shape)
@@ -132,14 +145,14 @@ class Synthetic:
         return Cohort(np.arange(first, last), X, y, LinearTruth(V, self.U_star))  # type: ignore[arg-type]
 
     def _normals(self, purpose: str, name: str, first: int, shape: tuple[int, ...]) -> Array:
-        """Normal numbers (users, count) of the users first, first + 1, ..."""
+        """Return normal numbers (users, count) of the users first, first + 1, ..."""
         made: Floats = np.empty(shape, np.float32)
         return (
             Stream(self.seed, purpose, name).normals(first * made[0].size, made).astype(np.float64)
         )
 
     def _features(self, purpose: str, first: int, X: Floats) -> None:
-        """The examples X (users, m, d) of the users first, first + 1, ..."""
+        """Fill X (users, m, d) with the examples of the users first, first + 1, ..."""
         place = first * self.m * self.d
         kind = (first + np.arange(len(X))) % 3 if self.features == "mixed" else None
         if self.features != "uniform":

@@ -1,1 +1,1 @@
-"""Tables of rows by user."""
+"""Tables whose rows belong to users: files, rows in memory, and rows of remote clients."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privfed.data.tables.schema import plain
+from privfed.data.tables.schema import plain_text
 from privfed.data.tables.table_files import MISSING, arrow
 from privfed.foundation.linalg import Array
 
@@ -19,9 +19,15 @@ _NUMBER = r"(?i)^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$|^[+-]?inf(inity)?$"
 
 
 def distinct(column: Any) -> tuple[list[str | None], NDArray[np.int32]]:
-    """The different values of a column as plain text (None: missing), and which of them each row has, (b,).
+    """Return the different values of a column, and which of them each row has.
 
-    A value may appear twice where a file spells it in two ways.
+    A value may occur twice if a file spells it in two ways.
+
+    Args:
+        column: Arrow array of b values.
+
+    Returns:
+        The values as plain text, None for a missing one, and the place (b,) of each row's value.
     """
     pa = arrow()
     if pa.types.is_dictionary(column.type):
@@ -30,20 +36,27 @@ def distinct(column: Any) -> tuple[list[str | None], NDArray[np.int32]]:
         null_encoding="encode"
     )
     texts = _clean(encoded.dictionary)
-    # Most values are in plain spelling; to look closely at each in Python would take most of the time of reading.
+    # Most values are in plain spelling. Python only examines the others, because examining all
+    # would take most of the time of reading.
     unusual = pa.compute.match_substring_regex(
         texts, r"\.0*$|^(?:True|TRUE|False|FALSE)$"
     ).to_pylist()
     plainly = [
-        plain(text) if odd else text for text, odd in zip(texts.to_pylist(), unusual, strict=True)
+        plain_text(text) if odd else text
+        for text, odd in zip(texts.to_pylist(), unusual, strict=True)
     ]
     return plainly, encoded.indices.to_numpy(zero_copy_only=False)
 
 
-def numbers(column: Any, comma: bool = False) -> tuple[Array, Mask]:
-    """A column (b,) as numbers, NaN where missing or not a number, and which values are not numbers.
+def parse_numbers(column: Any, comma: bool = False) -> tuple[Array, Mask]:
+    """Convert a column to numbers.
 
-    comma: whether 1,5 is one and a half.
+    Args:
+        column: Arrow array of b values.
+        comma: whether the comma is the decimal separator.
+
+    Returns:
+        Numbers (b,), NaN where missing or not a number, and which values (b,) are not numbers.
     """
     pa = arrow()
     if not pa.types.is_boolean(column.type):
@@ -62,11 +75,22 @@ def numbers(column: Any, comma: bool = False) -> tuple[Array, Mask]:
     )
 
 
-def seconds(column: Any) -> tuple[Array, Mask]:
-    """Numbers as they are, and ISO dates as seconds since 1970 (of UTC where they name no zone); as for `numbers`."""
+def parse_times(column: Any) -> tuple[Array, Mask]:
+    """Convert a column to seconds.
+
+    Numbers stay as they are. ISO dates become seconds since 1970. Dates without a time zone are in
+    UTC.
+
+    Args:
+        column: Arrow array of b values.
+
+    Returns:
+        Seconds (b,), NaN where missing or not a time, and which values (b,) are neither numbers nor
+        dates.
+    """
     pa = arrow()
     if not pa.types.is_temporal(column.type):
-        values, odd = numbers(column)
+        values, odd = parse_numbers(column)
         if not odd.any():
             return values, odd
         column = _clean(column)
@@ -78,7 +102,7 @@ def seconds(column: Any) -> tuple[Array, Mask]:
             len(column), dtype=np.bool_
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        values, odd = numbers(column)
+        values, odd = parse_numbers(column)
     texts, places = distinct(column)
     moments = [_moment(text) if text is not None else math.nan for text in texts]
     found = np.array(
@@ -97,7 +121,7 @@ def _moment(text: str) -> float | None:
 
 
 def _clean(values: Any) -> Any:
-    """Values as trimmed text, null where missing."""
+    """Return values as trimmed text, null where missing."""
     pa = arrow()
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
@@ -108,7 +132,7 @@ def _clean(values: Any) -> Any:
             [None if value is None else str(value) for value in values.to_pylist()], pa.string()
         )
     if pa.types.is_floating(values.type):
-        # Arrow writes large whole numbers as 1e+15, which no other file of the same users does.
+        # Arrow writes large whole numbers as 1e+15, unlike other files of the same users.
         written = zip(texts.to_pylist(), values.to_pylist(), strict=True)
         texts = pa.array(
             [f"{value:.0f}" if text and "e+" in text else text for text, value in written],

@@ -1,4 +1,4 @@
-"""How a table is understood, for its owner to check before anything is released."""
+"""Description of how a table is understood, for its owner to check before any release."""
 
 from __future__ import annotations
 
@@ -8,17 +8,25 @@ from pathlib import Path
 
 import numpy as np
 
-from privfed.data.tables.encoding import Frame
+from privfed.data.tables.encoding import EncodedTable
 from privfed.data.tables.schema import Categorical, Hashed, Numeric, Schema
 
 WIDTH = 80
 """Columns of a terminal."""
 _WIDEST = (20, 24, 22)
-"""Most letters in the first columns of the list of features."""
+"""Largest widths of the first columns of the list of features."""
 
 
-def describe(schema: Schema, frame: Frame) -> str:
-    """What the file holds, what each column is taken for and how to change it, in lines of at most 80 letters."""
+def describe_table(schema: Schema, frame: EncodedTable) -> str:
+    """Describe what a file contains, how each column is understood, and how to change that.
+
+    Args:
+        schema: the table's schema.
+        frame: its rows.
+
+    Returns:
+        A text in lines of at most 80 letters.
+    """
     lines = [*_overview(schema, frame), "", *_grid(schema, frame), ""]
     lines += _wrapped(f"Encoded, a row has {schema.d:,} columns. {_missing(schema)}")
     if frame.notes:
@@ -26,7 +34,7 @@ def describe(schema: Schema, frame: Frame) -> str:
     return "\n".join([*lines, "", *_changes(schema)])
 
 
-def _overview(schema: Schema, frame: Frame) -> list[str]:
+def _overview(schema: Schema, frame: EncodedTable) -> list[str]:
     sizes = np.bincount(frame.who, minlength=len(frame.names))
     each = f"{sizes.min():,} to {sizes.max():,} each, median {np.median(sizes):,g}"
     target, y = schema.target, frame.target[np.isfinite(frame.target)]
@@ -47,8 +55,8 @@ def _overview(schema: Schema, frame: Frame) -> list[str]:
     return [line for key, fact in facts.items() for line in _wrapped(fact, f"{key:<8}")]
 
 
-def _grid(schema: Schema, frame: Frame) -> list[str]:
-    """A line for each feature column: what it is taken for, what is in it, how many values are missing."""
+def _grid(schema: Schema, frame: EncodedTable) -> list[str]:
+    """Return one line per feature: how it is understood, what it contains, how much is missing."""
     rows = [("column", "taken as", "seen", "missing")]
     for feature in schema.features:
         if isinstance(feature, Numeric):
@@ -78,7 +86,8 @@ def _grid(schema: Schema, frame: Frame) -> list[str]:
 def _changes(schema: Schema) -> list[str]:
     if schema.declared:
         return _wrapped(
-            "The schema is declared: public, whatever the data. To change it, edit the file that data.schema names."
+            "The schema is declared: public, whatever the data. "
+            "To change it, edit the file that data.schema names."
         )
     number = schema.numbers[0].name if schema.numbers else None
     choice = schema.choices[0].name if schema.choices else None
@@ -100,8 +109,9 @@ def _changes(schema: Schema) -> list[str]:
     ways = {_cut(key, 34): does for key, does in ways.items() if does}
     width = max(map(len, ways))
     hint = (
-        "Kinds, values and labels were inferred from the data. Save the schema, keep in it what is public anyway, and give it "
-        "as data.schema=FILE: it is then public by declaration, and no longer follows from anybody's rows."
+        "Kinds, values and labels were inferred from the data. Save the schema, keep in it what is "
+        "public anyway, and give it as data.schema=FILE: it is then public by declaration, and no "
+        "longer follows from anybody's rows."
     )
     return [
         "To change it",

@@ -1,4 +1,4 @@
-"""A table's rows into compact arrays, by a schema."""
+"""Encoding of a table's rows as compact arrays, by a schema."""
 
 from __future__ import annotations
 
@@ -9,14 +9,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privfed.data.tables.columns import Mask, distinct, numbers, seconds
-from privfed.data.tables.schema import Categorical, Hashed, Numeric, Schema, bucket, ordered, plain
-from privfed.data.tables.table_files import Columns, Table
+from privfed.data.tables.columns import Mask, distinct, parse_numbers, parse_times
+from privfed.data.tables.schema import (
+    Categorical,
+    Hashed,
+    Numeric,
+    Schema,
+    bucket,
+    ordered,
+    plain_text,
+)
+from privfed.data.tables.table_files import Columns, TableReader
 from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import Array
 
 LARGEST = float(np.finfo(np.float32).max)
-"""A larger number counts as infinite."""
+"""Larger numbers count as infinite."""
 
 _INSTEAD = {"indicator": "taken as the mean, with a column that says so", "drop": "rows left out"}
 _SAID = {
@@ -31,12 +39,19 @@ _SAID = {
 
 
 @dataclass(frozen=True)
-class Frame:
-    """Rows in the file's order; who (N,) says whose each is, by its place in names.
+class EncodedTable:
+    """Rows of N cells per column, in the file's order.
 
-    names are sorted, by size where all are numbers; a user whose rows were all left out keeps the name and has no rows.
-    numbers (N, p) are NaN where missing, codes (N, q) -1 where none, target (N,) a number or the number of a label, NaN where
-    unknown, time (N,) in seconds. notes say what was done to the data.
+    Attributes:
+        who: user (N,) of each row, as a place in `names`.
+        names: sorted names of the users, by size if all are numbers. Users whose rows were all
+            left out keep their name and have no rows.
+        numbers: values (N, p) of the numeric features, NaN where missing.
+        codes: codes (N, q) of the categorical features, -1 for none.
+        target: targets (N,): a number, or the number of a label; NaN where unknown.
+        time: times (N,) in seconds; None without a time column.
+        notes: what was done to the data, in words.
+        path: the file.
     """
 
     who: NDArray[np.int32]
@@ -53,9 +68,17 @@ class Frame:
 
 
 class Encoder:
-    """Takes in batches of columns. strict: whether a cell that does not fit the schema is an error; otherwise it is missing."""
+    """Encodes a table batch by batch.
 
-    def __init__(self, table: Table, schema: Schema, need_target: bool, strict: bool):
+    Args:
+        table: where the rows come from, for messages.
+        schema: meaning of the columns.
+        need_target: whether rows without a target are left out.
+        strict: whether a cell that does not fit the schema is an error; otherwise it counts as
+            missing.
+    """
+
+    def __init__(self, table: TableReader, schema: Schema, need_target: bool, strict: bool):
         self.table, self.schema, self.need_target, self.strict = table, schema, need_target, strict
         self.rows = 0
         self.people: dict[str, int] = {}
@@ -64,18 +87,26 @@ class Encoder:
         self.fraction: tuple[int, str] | None = None
         self.floats = False
         self.places = {
-            f.name: {plain(v): i for i, v in enumerate(f.values)}
+            f.name: {plain_text(v): i for i, v in enumerate(f.values)}
             for f in schema.choices
             if isinstance(f, Categorical)
         }
         self.labels = (
             None
             if schema.target.labels is None
-            else {plain(v): i for i, v in enumerate(schema.target.labels)}
+            else {plain_text(v): i for i, v in enumerate(schema.target.labels)}
         )
 
     def add(self, first: int, columns: Columns) -> None:
-        """The rows from number `first` on."""
+        """Encode one batch.
+
+        Args:
+            first: number of its first row.
+            columns: Arrow arrays by name of the column.
+
+        Raises:
+            ConfigError: in strict mode, for the first cell that does not fit the schema.
+        """
         size = len(next(iter(columns.values())))
         self.rows += size
         keep = np.ones(size, dtype=np.bool_)
@@ -97,8 +128,12 @@ class Encoder:
             arrays if keep.all() else tuple(None if a is None else a[keep] for a in arrays)
         )
 
-    def finish(self) -> Frame:
-        """All rows that were kept."""
+    def finish(self) -> EncodedTable:
+        """Return all rows that were kept.
+
+        Raises:
+            ConfigError: if there are none, or in strict mode if users' names are fractions.
+        """
         if not self.rows:
             raise ConfigError(f"{self.table.path}: has a header and no rows")
         if (
@@ -122,7 +157,7 @@ class Encoder:
         rank[[self.people[name] for name in names]] = np.arange(len(names))
         who = rank[who]
         empty = int((np.bincount(who, minlength=len(names)) == 0).sum())
-        return Frame(
+        return EncodedTable(
             who,
             tuple(names),
             numbers,
@@ -157,12 +192,12 @@ class Encoder:
             row = int(np.isin(places, bad).argmax())
             self.fraction = first + row, str(column[row].as_py())
         if not self.pieces:
-            # Programs write whole numbers as 3.0 in all rows or in none, so one row tells.
+            # Programs write whole numbers as 3.0 in all rows or in none: one row is enough.
             self.floats = "." in str(column[0].as_py()) and "." not in str(texts[places[0]])
         return who
 
     def _numbers(self, first: int, feature: Numeric, column: Any, keep: Mask) -> Array:
-        values, odd = numbers(column, self.table.comma)
+        values, odd = parse_numbers(column, self.table.comma)
         if odd.any():
             if self.strict:
                 raise self._fault(first, feature.name, column, odd, "is not a number")
@@ -196,7 +231,7 @@ class Encoder:
         if column is None:
             return np.full(size, math.nan)
         if self.labels is None:
-            values, odd = numbers(column, self.table.comma)
+            values, odd = parse_numbers(column, self.table.comma)
             values = np.where(np.isinf(values), math.nan, values)
             words = "is not a number"
         else:
@@ -218,7 +253,7 @@ class Encoder:
         return values
 
     def _time(self, first: int, column: Any) -> Array:
-        values, odd = seconds(column)
+        values, odd = parse_times(column)
         name, lost = str(self.schema.time), odd | ~np.isfinite(values)
         if lost.any():
             if self.strict:
@@ -275,14 +310,14 @@ class Encoder:
 
 
 def _joined(pieces: list[Any]) -> Any:
-    """One array, and the pieces gone: they should not be in memory while other columns are joined."""
+    """Join pieces and empty the list: they must not be in memory while others are joined."""
     whole = None if pieces[0] is None else np.concatenate(pieces)
     pieces.clear()
     return whole
 
 
 def _fraction(text: str) -> bool | None:
-    """Whether a text is a number with a fraction; None where it is no number."""
+    """Return whether a text is a number with a fraction; None if it is no number."""
     try:
         number = float(text)
     except ValueError:

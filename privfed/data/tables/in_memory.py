@@ -1,4 +1,4 @@
-"""Rows that a program hands over, read as if they came from a file: the same value means the same."""
+"""Encoding of rows in arrays or data frames, by the same rules as for files."""
 
 from __future__ import annotations
 
@@ -11,30 +11,41 @@ import numpy as np
 
 from privfed.data.tables.encoding import Encoder
 from privfed.data.tables.inference import require
-from privfed.data.tables.ragged_cohort import Rows
+from privfed.data.tables.ragged_cohort import TableRows
 from privfed.data.tables.schema import Schema
-from privfed.data.tables.table_files import Columns, Table, arrow
+from privfed.data.tables.table_files import Columns, TableReader, arrow
 from privfed.foundation.errors import ConfigError
 
 
-class Given(Table):
-    """Columns in memory, called X in messages."""
+class InMemoryTable(TableReader):
+    """Columns in memory. Messages call them X."""
 
     def __init__(self, columns: Mapping[str, Any]):
         self.path, self.header, self.columns = Path("X"), tuple(columns), columns
 
     def batches(self, names: Sequence[str]) -> Iterator[tuple[int, Columns]]:
-        """All at once."""
+        """Yield all rows at once."""
         yield 0, {name: _column(name, self.columns[name]) for name in names}
 
 
-def rows_of(schema: Schema, X: Any, y: Any = None, fitting: bool = True) -> Rows:
-    """X and, if given, its targets y (m,), in compact form.
+def encode_rows(schema: Schema, X: Any, y: Any = None, fitting: bool = True) -> TableRows:
+    """Encode rows and, if given, their targets.
 
-    X: a mapping or data frame with the features among its columns, or an array (m, features) with just these, in the schema's
-    order. fitting: whether rows with missing values are left out if the schema says so; who predicts has an answer for each.
+    Args:
+        schema: meaning of the columns.
+        X: mapping or data frame whose columns include the features, or an array (m, features) with
+            exactly the features in the schema's order.
+        y: targets (m,).
+        fitting: whether rows with missing values are left out if the schema says so. Predictions
+            need an answer for every row.
+
+    Returns:
+        Rows (m,) in compact form.
+
+    Raises:
+        ConfigError: if X or y do not fit the schema or each other.
     """
-    table = Given(_columns(schema, X))
+    table = InMemoryTable(_columns(schema, X))
     names = [feature.name for feature in schema.features]
     for name in names:
         require(table, name, "a feature")
@@ -49,7 +60,7 @@ def rows_of(schema: Schema, X: Any, y: Any = None, fitting: bool = True) -> Rows
             raise ConfigError(f"X, y: {name!r} has {size} values, {names[0]!r} has {m}")
     if not m:
         p, q = len(schema.numbers), len(schema.choices)
-        return Rows(np.empty((0, p), np.float32), np.empty((0, q), np.int32), np.empty(0))
+        return TableRows(np.empty((0, p), np.float32), np.empty((0, q), np.int32), np.empty(0))
     if schema.missing == "drop" and not fitting:
         schema = replace(schema, missing="mean")
     encoder = Encoder(table, replace(schema, time=None), need_target=y is not None, strict=True)
@@ -58,11 +69,11 @@ def rows_of(schema: Schema, X: Any, y: Any = None, fitting: bool = True) -> Rows
     if lost:
         raise ConfigError(f"y: {lost} of {m} values are missing; leave these rows out")
     frame = encoder.finish()
-    return Rows(frame.numbers, frame.codes, frame.target)
+    return TableRows(frame.numbers, frame.codes, frame.target)
 
 
 def _columns(schema: Schema, X: Any) -> dict[str, Any]:
-    """Columns by name."""
+    """Return columns by name."""
     if isinstance(X, Mapping):
         return {str(name): column for name, column in X.items()}
     if hasattr(X, "columns") and hasattr(X, "__getitem__"):  # a data frame, or an Arrow table
@@ -83,7 +94,7 @@ def _columns(schema: Schema, X: Any) -> dict[str, Any]:
 
 
 def _column(name: str, values: Any) -> Any:
-    """An Arrow array; values of several kinds become text, as in a file."""
+    """Return an Arrow array; values of several types become text, as in a file."""
     pa = arrow()
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
@@ -105,7 +116,7 @@ def _column(name: str, values: Any) -> Any:
 
 
 def _objects(name: str, values: Any) -> Any:
-    """A list of anything as an array of objects, so that no value changes its kind."""
+    """Return any list as an array of objects, so that no value changes its type."""
     try:
         return np.asarray(values, dtype=object)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""A schema inferred from a table: one pass over the file, then a rule for each column, said in a note."""
+"""Inference of a schema from a table: one pass over the file, then a rule and a note per column."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from privfed.data.tables.columns import distinct, numbers
+from privfed.data.tables.columns import distinct, parse_numbers
 from privfed.data.tables.options import Options
 from privfed.data.tables.schema import (
     Categorical,
@@ -19,21 +19,21 @@ from privfed.data.tables.schema import (
     Target,
     ordered,
 )
-from privfed.data.tables.table_files import Table
+from privfed.data.tables.table_files import TableReader
 from privfed.foundation.errors import ConfigError, nearest
 
 TARGETS = ("target", "y")
-"""Names by which a target is found where none is given."""
+"""Names of the target's column if none is given."""
 MOST_LABELS = 100
-"""A target with more labels is taken for a mistake."""
+"""Largest number of labels of a target."""
 FREE_TEXT = 0.9
-"""A text column with more different values than this fraction of its rows tells rows apart, not kinds of rows."""
+"""Fraction of the rows above which different values make a text column free text."""
 FEW_ROWS = 20
-"""Fewer rows show no such thing."""
+"""Least number of rows for that rule."""
 
 _THINGS = (
-    "item|movie|film|product|song|track|artist|album|book|joke|article|category|genre|type|city|country|region|zip|zipcode|"
-    "postcode|store|shop|sku|brand|channel|device|page|campaign"
+    "item|movie|film|product|song|track|artist|album|book|joke|article|category|genre|type|"
+    "city|country|region|zip|zipcode|postcode|store|shop|sku|brand|channel|device|page|campaign"
 )
 _ID = re.compile(rf"(?:.*[_\W])?(?i:id|{_THINGS})|.*[a-z]I[dD]")
 _INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
@@ -41,7 +41,17 @@ _INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 
 @dataclass
 class Profile:
-    """What a column holds. values: its different values, None once there are more than `most`."""
+    """Contents of a column.
+
+    Attributes:
+        most: largest number of different values that are kept.
+        rows: number of rows.
+        present: number of values that are not missing.
+        odd: number of values that are not numbers.
+        whole: whether all numbers are whole.
+        first_odd: row and text of the first value that is not a number.
+        values: the different values; None if there are more than `most`.
+    """
 
     most: int
     rows: int = 0
@@ -52,8 +62,14 @@ class Profile:
     values: set[str] | None = field(default_factory=set)
 
     def add(self, first: int, column: Any, comma: bool) -> None:
-        """Take in the next rows."""
-        parsed, odd = numbers(column, comma)
+        """Take in one batch of a column.
+
+        Args:
+            first: number of its first row.
+            column: Arrow array.
+            comma: whether the comma is the decimal separator.
+        """
+        parsed, odd = parse_numbers(column, comma)
         finite = parsed[np.isfinite(parsed)]
         strange = int(odd.sum())
         self.rows += len(parsed)
@@ -70,12 +86,12 @@ class Profile:
 
     @property
     def is_text(self) -> bool:
-        """Whether half of the values or more are not numbers."""
+        """Whether at least half of the values are not numbers."""
         return 0 < self.present <= 2 * self.odd
 
     @property
     def is_free_text(self) -> bool:
-        """Whether hardly any value appears twice."""
+        """Whether hardly any value occurs twice."""
         return (
             self.present >= FEW_ROWS
             and self.values is not None
@@ -83,8 +99,19 @@ class Profile:
         )
 
 
-def infer(table: Table, options: Options) -> tuple[Schema, tuple[str, ...]]:
-    """The schema of a table, and what was decided why."""
+def infer(table: TableReader, options: Options) -> tuple[Schema, tuple[str, ...]]:
+    """Infer the schema of a table.
+
+    Args:
+        table: the table.
+        options: what a person says about its columns.
+
+    Returns:
+        The schema, and notes on what was decided and why.
+
+    Raises:
+        ConfigError: if columns are missing, contradict their role or have mixed types.
+    """
     target, features, notes = _roles(table, options)
     profiles = {name: Profile(options.most_categories) for name in features}
     profiles[target] = Profile(MOST_LABELS)
@@ -104,8 +131,8 @@ def infer(table: Table, options: Options) -> tuple[Schema, tuple[str, ...]]:
     return Schema(options.user, aim, kept, options.time, options.missing), (*notes, *rule.notes)
 
 
-def _roles(table: Table, options: Options) -> tuple[str, list[str], list[str]]:
-    """The target's name, the names of possible features, and notes on columns that are neither."""
+def _roles(table: TableReader, options: Options) -> tuple[str, list[str], list[str]]:
+    """Return the target's name, possible features, and notes on columns that are neither."""
     header = [name for name in table.header if not _INDEX.fullmatch(name)]
     strange = [name for name in table.header if name not in header and options.features is None]
     notes = [
@@ -113,9 +140,8 @@ def _roles(table: Table, options: Options) -> tuple[str, list[str], list[str]]:
     ]
     require(table, options.user, "data.user")
     if options.target is None and not any(name in header for name in TARGETS):
-        raise ConfigError(
-            f"{table.path}: say which column is to be predicted with data.target; columns: {', '.join(header)}"
-        )
+        words = "say which column is to be predicted with data.target"
+        raise ConfigError(f"{table.path}: {words}; columns: {', '.join(header)}")
     target = options.target or next(name for name in TARGETS if name in header)
     if target in (options.user, options.time) or target in (options.features or ()):
         raise ConfigError(
@@ -147,23 +173,34 @@ def _roles(table: Table, options: Options) -> tuple[str, list[str], list[str]]:
     return target, features, notes
 
 
-def require(table: Table, name: str, key: str) -> None:
-    """Raise where a table lacks a column."""
+def require(table: TableReader, name: str, key: str) -> None:
+    """Raise a ConfigError if a table lacks a column.
+
+    Args:
+        table: the table.
+        name: name of the column.
+        key: setting or role that needs it, for the message.
+    """
     if name not in table.header:
-        raise ConfigError(
-            f"{table.path}: has no column {name!r} ({key}); {nearest(name, filter(None, table.header))}"
-        )
+        hint = nearest(name, filter(None, table.header))
+        raise ConfigError(f"{table.path}: has no column {name!r} ({key}); {hint}")
 
 
 class _Rules:
-    """What a column is taken for. alone: whether there is only one feature, so that users rate items."""
+    """Rules by which a column gets its meaning.
 
-    def __init__(self, table: Table, options: Options, alone: bool):
+    Args:
+        table: the table, for messages.
+        options: what a person says about its columns.
+        alone: whether there is only one feature, so that users rate items.
+    """
+
+    def __init__(self, table: TableReader, options: Options, alone: bool):
         self.table, self.options, self.alone = table, options, alone
         self.notes: list[str] = []
 
     def feature(self, name: str, profile: Profile) -> Feature | None:
-        """The feature that a column becomes, None where it tells nothing."""
+        """Return the feature that a column becomes; None if it says nothing."""
         listed, bounds = name in self.options.categorical, self.options.bounds.get(name)
         asked = name in self.options.numeric or bounds is not None
         if not profile.present:
@@ -188,7 +225,11 @@ class _Rules:
         return self._choice(name, profile, reason or "")
 
     def target(self, name: str, profile: Profile) -> Target:
-        """Labels for texts and for two different numbers, unless the task is given; otherwise a number."""
+        """Return the target.
+
+        Texts and two different numbers are labels unless the task is given. Other targets are
+        numbers.
+        """
         task, values, bounds = self.options.task, profile.values, self.options.bounds.get(name)
         if not profile.present:
             raise ConfigError(f"{self.table.path}: column {name!r}: no row has a target")
@@ -202,18 +243,18 @@ class _Rules:
                 f"{value[:40]!r} is not a number; for labels set data.task=classification",
             )
         if values is not None and len(values) == 1:
-            raise ConfigError(
-                f"{self.table.path}: column {name!r}: all targets are {min(values)!r}; there is nothing to learn"
-            )
+            words = f"all targets are {min(values)!r}; there is nothing to learn"
+            raise ConfigError(f"{self.table.path}: column {name!r}: {words}")
         if asked or not (labels or profile.is_text or (values is not None and len(values) == 2)):
             return Target(name, None, bounds)
         if values is None:
-            words = f"has more than {MOST_LABELS} different labels; is it the right column (data.target)?"
-            raise ConfigError(f"{self.table.path}: column {name!r}: {words}")
+            words = f"has more than {MOST_LABELS} different labels"
+            hint = "is it the right column (data.target)?"
+            raise ConfigError(f"{self.table.path}: column {name!r}: {words}; {hint}")
         return Target(name, tuple(ordered(values)))
 
     def _whose_numbers_are_names(self, name: str, profile: Profile) -> str | None:
-        """Why whole numbers are taken for names of things; None where they are numbers."""
+        """Return why whole numbers are understood as names; None if they are numbers."""
         if not profile.whole:
             return None
         hint = f"data.numeric=[{name}] takes it as a number"
@@ -231,11 +272,14 @@ class _Rules:
         if options.categories == "hash":
             feature = Hashed(name, options.buckets)
         elif profile.values is None:
-            more = f"more than {most} different values, hashed into {most} buckets (data.most_categories)"
+            hashed = f"hashed into {most} buckets (data.most_categories)"
+            more = f"more than {most} different values, {hashed}"
             reason = f"{reason}; {more}" if reason else more
             feature = Hashed(name, most)
         elif profile.is_free_text and not reason and name not in options.categorical:
-            reason = f"hardly any value twice, hashed into {options.buckets} buckets (data.buckets; data.ignore leaves it out)"
+            hashed = f"hashed into {options.buckets} buckets"
+            hint = "(data.buckets; data.ignore leaves it out)"
+            reason = f"hardly any value twice, {hashed} {hint}"
             feature = Hashed(name, options.buckets)
         else:
             feature = Categorical(name, tuple(ordered(profile.values)))

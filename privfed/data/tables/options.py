@@ -1,39 +1,75 @@
-"""The settings of data=table that concern reading."""
+"""The settings of data=table that say how a file is read."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
 
 from privfed.data.tables.schema import MISSING_POLICIES
 from privfed.data.tables.schema_file import check_bounds
-from privfed.foundation.errors import ConfigError, check_whole, nearest
+from privfed.foundation.constraints import WHOLE, Choice, check_settings
+from privfed.foundation.errors import ConfigError, nearest
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
-    """Which file, and what its columns mean where a person knows better than the data.
+    """Which file to read, and what its columns mean where a person knows better than the data.
 
-    features: None for all columns that are nothing else. most_categories: a column with more values is hashed into so many
-    buckets. schema: a file that says it all.
+    Defaults are in conf/data/table.yaml.
+
+    Attributes:
+        path: CSV or Parquet file.
+        user: column with the user of each row.
+        target: column to predict; None: the column `target` or `y`.
+        time: column of numbers or dates; None: rows have no order.
+        features: columns to learn from; None: all columns that have no other role.
+        ignore: columns to leave out.
+        categorical: columns whose numbers are names.
+        numeric: columns whose numbers are quantities although they look like names.
+        bounds: public [lowest, highest] of numeric columns.
+        categories: how categorical columns are encoded, `one-hot` or `hash`.
+        buckets: encoded columns of a hashed column.
+        most_categories: a column with more different values is hashed into this many buckets.
+        missing: what to do with missing values, one of MISSING_POLICIES.
+        task: `auto`, `regression` or `classification`.
+        schema: file that declares all of this; None: the schema is inferred.
+
+    Raises:
+        ConfigError: if a setting is not allowed, or settings contradict each other.
     """
 
-    path: str | None = None
-    user: str = "user"
-    target: str | None = None
-    time: str | None = None
-    features: Sequence[str] | None = None
-    ignore: Sequence[str] = ()
-    categorical: Sequence[str] = ()
-    numeric: Sequence[str] = ()
-    bounds: Mapping[str, Any] = field(default_factory=dict)
-    categories: str = "one-hot"
-    buckets: int = 64
-    most_categories: int = 256
-    missing: str = "mean"
-    task: str = "auto"
-    schema: str | None = None
+    path: str | None
+    user: str
+    target: str | None
+    time: str | None
+    features: Sequence[str] | None
+    ignore: Sequence[str]
+    categorical: Sequence[str]
+    numeric: Sequence[str]
+    bounds: Mapping[str, Any]
+    categories: Annotated[str, Choice("one-hot", "hash")]
+    buckets: Annotated[int, WHOLE]
+    most_categories: Annotated[int, WHOLE]
+    missing: Annotated[str, Choice(*MISSING_POLICIES)]
+    task: Annotated[str, Choice("auto", "regression", "classification")]
+    schema: str | None
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Options:
+        """Make options from settings by name.
+
+        Raises:
+            ConfigError: if a setting is unknown or missing, or as for the constructor.
+        """
+        known = [field.name for field in fields(cls)]
+        for name in settings:
+            if name not in known:
+                raise ConfigError(f"data.{name}: is no setting of a table; {nearest(name, known)}")
+        for name in known:
+            if name not in settings:
+                raise ConfigError(f"data.{name}: is missing")
+        return cls(**settings)
 
     def __post_init__(self) -> None:
         if not self.path:
@@ -70,22 +106,11 @@ class Options:
             for name, given in self.bounds.items()
         }
         object.__setattr__(self, "bounds", bounds)
-        allowed = {
-            "categories": ("one-hot", "hash"),
-            "missing": MISSING_POLICIES,
-            "task": ("auto", "regression", "classification"),
-        }
-        for key, known in allowed.items():
-            if getattr(self, key) not in known:
-                raise ConfigError.of(
-                    f"data.{key}", getattr(self, key), nearest(str(getattr(self, key)), known)
-                )
-        check_whole("data.buckets", self.buckets)
-        check_whole("data.most_categories", self.most_categories)
+        check_settings("data", Options, vars(self))
         self._check_roles()
 
     def _check_roles(self) -> None:
-        """No column may be two things."""
+        """Raise a ConfigError if a column has two roles."""
         roles = {"user": self.user, "target": self.target, "time": self.time}
         for role, name in roles.items():
             if role != "user" and name is not None and name == self.user:

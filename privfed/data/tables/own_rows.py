@@ -1,4 +1,4 @@
-"""Users' own rows, from a CSV file with a header: numbers only, one column the target."""
+"""Rows of remote users, from a CSV file with a header: numbers only, one of them the target."""
 
 from __future__ import annotations
 
@@ -13,15 +13,26 @@ from privfed.foundation.errors import ConfigError, nearest
 from privfed.foundation.linalg import Array
 
 USER = "user"
-"""A column of this name says whose row it is; where one user is asked for, the others' rows are not read."""
+"""Name of the column with the user of each row. Rows of other users are not read."""
 
 
-def read_rows(
+def read_own_rows(
     path: Path, target: str, features: Sequence[str] | None = None, user: str | None = None
 ) -> dict[str, tuple[Array, Array]]:
-    """X (m, d) and y (m,) of one user, or of all users in the file in the order of their names where none is given.
+    """Read the rows of one user, or of all users in the file.
 
-    features: the columns to take, in this order; None: all others in the file's order.
+    Args:
+        path: CSV file.
+        target: column of the targets.
+        features: columns of the features, in this order; None: all others in the file's order.
+        user: name of the user; None: all users in the order of their names.
+
+    Returns:
+        X (m, d) and y (m,) by name of the user.
+
+    Raises:
+        ConfigError: if the file cannot be read, lacks a column or has a value that is not a finite
+            number.
     """
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -68,7 +79,11 @@ def read_rows(
 
 
 def has_users(path: Path) -> bool:
-    """Whether a file says whose each row is."""
+    """Return whether a file has a column with the user of each row.
+
+    Raises:
+        ConfigError: if the file cannot be read.
+    """
     try:
         with path.open(newline="", encoding="utf-8") as file:
             return USER in [name.strip() for name in next(csv.reader(file), [])]

@@ -1,4 +1,4 @@
-"""Users with different numbers of rows: kept one after the other without padding, computed in groups of equal size."""
+"""Users with different numbers of rows, stored without padding, computed in equal blocks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privfed.data.cohort import Ids
+from privfed.data.cohort import BYTES, Ids
+from privfed.data.tables.schema import Schema
 from privfed.foundation.linalg import Array
 
 Numbers = NDArray[np.float32]
@@ -18,15 +19,21 @@ Codes = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
-class Rows:
-    """Rows in compact form: numbers (..., p), NaN where missing; codes (..., q), -1 for none; y (...), a number or a class."""
+class TableRows:
+    """Rows of a table in compact form.
+
+    Attributes:
+        numbers: values (..., p) of the numeric features, NaN where missing.
+        codes: codes (..., q) of the categorical features, -1 for none of their values.
+        y: targets (...), numbers or classes.
+    """
 
     numbers: Numbers
     codes: Codes
     y: Array
 
-    def __getitem__(self, rows: Any) -> Rows:
-        return Rows(self.numbers[rows], self.codes[rows], self.y[rows])
+    def __getitem__(self, rows: Any) -> TableRows:
+        return TableRows(self.numbers[rows], self.codes[rows], self.y[rows])
 
     def __len__(self) -> int:
         return len(self.y)
@@ -34,11 +41,19 @@ class Rows:
 
 @dataclass(frozen=True)
 class Block:
-    """B users with m rows each: rows (B, m). held: rows that only judge; whose (t,): the place of their user in the block."""
+    """B users with m rows each.
+
+    Attributes:
+        ids: public numbers (B,) of the users.
+        rows: training rows (B, m).
+        held: rows (t,) that only judge; None for real users.
+        whose: place (t,) in the block of the user of each row in `held`.
+        truth: see :class:`RaggedCohort`.
+    """
 
     ids: Ids
-    rows: Rows
-    held: Rows | None = None
+    rows: TableRows
+    held: TableRows | None = None
     whose: NDArray[np.intp] | None = None
     truth: Any = None
 
@@ -47,85 +62,116 @@ class Block:
 
     @property
     def m(self) -> int:
-        """Rows of each user."""
+        """Number of training rows of each user."""
         return self.rows.y.shape[1]
 
     @cached_property
-    def judging(self) -> NDArray[np.int64]:
-        """Held-out rows of each user (B,)."""
-        assert self.whose is not None
-        return np.bincount(self.whose, minlength=len(self))
+    def judging(self) -> Ids | None:
+        """Number of held-out rows (B,) of each user; None for real users."""
+        return None if self.whose is None else np.bincount(self.whose, minlength=len(self))
 
 
 @dataclass(frozen=True)
 class RaggedCohort:
-    """Users with public numbers ids (n,): rows of user i are starts[i]..starts[i+1]-1, held-out ones likewise.
+    """Users whose numbers of rows differ.
 
-    truth: something where held-out rows may be told about (simulations), None for real users.
+    Attributes:
+        ids: public numbers (n,) of the users.
+        rows: training rows of all users, one user after the other.
+        starts: edges (n + 1,): rows starts[i]..starts[i+1]-1 belong to user i.
+        held: rows that only judge, likewise.
+        held_starts: their edges (n + 1,).
+        width: numbers per encoded row, targets included; it decides how many users fit a block.
+        schema: meaning of the columns; None if no algorithm needs it.
+        truth: not None where held-out rows may be used to disclose errors, in simulations only.
     """
 
     ids: Ids
-    rows: Rows
+    rows: TableRows
     starts: Ids
-    held: Rows
+    held: TableRows
     held_starts: Ids
-    schema: Any
-    """What the columns mean."""
+    width: int
+    schema: Schema | None = None
     truth: Any = None
+
+    m = None
+    """Users differ."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def sizes(self) -> Ids:
-        """Rows of each user (n,)."""
+        """Number of training rows (n,) of each user."""
         return np.diff(self.starts)
 
-    def only(self, places: Ids) -> RaggedCohort:
-        """The users at the given places."""
+    def __getitem__(self, users: slice | Ids) -> RaggedCohort:
+        """Return the users at some places."""
+        places = np.arange(len(self))[users]
 
-        def some(rows: Rows, starts: Ids) -> tuple[Rows, Ids]:
+        def some(rows: TableRows, starts: Ids) -> tuple[TableRows, Ids]:
             counts = starts[places + 1] - starts[places]
             edges = np.concatenate([[0], np.cumsum(counts)])
             within = np.arange(edges[-1]) - np.repeat(edges[:-1], counts)
             return rows[np.repeat(starts[places], counts) + within], edges
 
-        train, held = some(self.rows, self.starts), some(self.held, self.held_starts)
-        return RaggedCohort(self.ids[places], *train, *held, self.schema, self.truth)
+        rows, starts = some(self.rows, self.starts)
+        held, held_starts = some(self.held, self.held_starts)
+        return replace(
+            self,
+            ids=self.ids[places],
+            rows=rows,
+            starts=starts,
+            held=held,
+            held_starts=held_starts,
+        )
 
     def without_broken_users(self, target: float = 0.0) -> RaggedCohort:
-        """The same with zeros for targets that are not finite; missing numbers are part of a table, and handled there."""
+        """Replace training targets that are not finite by `target`.
+
+        Missing numbers are part of a table: the encoding of rows handles them.
+        """
         y = self.rows.y
         if np.isfinite(y).all():
             return self
         return replace(self, rows=replace(self.rows, y=np.where(np.isfinite(y), y, target)))
 
     def blocks(
-        self, width: int, users: Ids | None = None, bytes_each: int = 1 << 21
+        self,
+        users: Ids | None = None,
+        *,
+        examples: slice = slice(None),
+        bytes_each: int = BYTES,
+        exact: bool = True,
     ) -> Iterator[Block]:
-        """Users of equal size together, so many that their rows of `width` numbers fit a processor's cache.
+        """Yield users with equal numbers of rows together. See :class:`UserCohort`.
 
-        There are never more sizes than the square root of twice the number of rows, so groups are few. Who has no rows is in
-        none. Where nobody has any there is one block of nobody: sums of zeros, as silence would tell.
+        There are never more sizes than the square root of twice the number of rows, so blocks are
+        few. Users without rows are in no block. If no user has rows, one block of no users is
+        yielded: its sums are zeros, whereas silence would tell that nobody has rows.
+
+        `exact` has no effect: rows are stored in compact form, and encoding them yields double
+        precision.
         """
         places = np.arange(len(self)) if users is None else users
         places = places[self.sizes[places] > 0]
         if not len(places):
-            yield self._block(places, 1)
+            yield self._block(places, np.arange(1)[examples])
             return
         order = places[np.lexsort((places, self.sizes[places]))]
         ordered = self.sizes[order]
         edges = np.flatnonzero(np.diff(ordered)) + 1
         for first, last in zip([0, *edges], [*edges, len(order)], strict=True):
             m = int(ordered[first])
-            step = int(np.clip(bytes_each // max(1, 8 * m * width), 1, 4096))
+            step = int(np.clip(bytes_each // max(1, 8 * m * self.width), 1, 4096))
             for start in range(first, last, step):
-                yield self._block(order[start : min(start + step, last)], m)
+                yield self._block(order[start : min(start + step, last)], np.arange(m)[examples])
 
-    def _block(self, users: Ids, m: int) -> Block:
-        rows = self.rows[self.starts[users][:, None] + np.arange(m)]
+    def _block(self, users: Ids, examples: Ids) -> Block:
+        rows = self.rows[self.starts[users][:, None] + examples]
         if self.truth is None:
             return Block(self.ids[users], rows)
-        some = self.only(users)
+        some = self[users]
         whose = np.repeat(np.arange(len(users)), np.diff(some.held_starts))
         return Block(self.ids[users], rows, some.held, whose, self.truth)

@@ -1,23 +1,36 @@
-"""Your own table: a column that says whose row it is, feature columns and a target, as a schema and compact arrays."""
+"""Reading of a table: a schema, declared or inferred, and the rows as compact arrays."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
-from privfed.data.tables.encoding import Encoder, Frame
+from privfed.data.tables.encoding import EncodedTable, Encoder
 from privfed.data.tables.inference import infer, require
-from privfed.data.tables.memory_limit import Memory, available_memory, check_memory
+from privfed.data.tables.memory_limit import MemoryProbe, available_memory, check_memory
 from privfed.data.tables.options import Options
 from privfed.data.tables.schema import Schema
 from privfed.data.tables.table_files import open_table
 from privfed.foundation.errors import ConfigError, nearest
 
 
-def read_table(options: Options, memory: Memory = available_memory) -> tuple[Schema, Frame]:
-    """The schema of a table, declared in a file or inferred, and its rows.
+def read_table(
+    options: Options, memory: MemoryProbe = available_memory
+) -> tuple[Schema, EncodedTable]:
+    """Read a table.
 
-    With a declared schema no cell is an error, as that would tell about a user's data: what does not fit is missing.
+    With a declared schema no cell is an error, because an error would disclose a user's data. Cells
+    that do not fit count as missing.
+
+    Args:
+        options: which file, and what its columns mean.
+        memory: returns the available bytes.
+
+    Returns:
+        The schema and the rows.
+
+    Raises:
+        ConfigError: if the settings or the file cannot be used.
     """
     table = open_table(str(options.path))
     if options.schema is None:
@@ -37,13 +50,22 @@ def read_rows_for(
     need_target: bool = True,
     strict: bool | None = None,
     users_needed: bool = False,
-    memory: Memory = available_memory,
-) -> Frame:
-    """The rows of a file read with a schema that is already there; values it does not know are none of its values.
+    memory: MemoryProbe = available_memory,
+) -> EncodedTable:
+    """Read the rows of a file with a known schema. Values that it does not list count as none.
 
-    need_target: rows without a target are left out; otherwise theirs is NaN, and the column may be absent. strict: whether a
-    cell that does not fit is an error (None: unless the schema is declared). users_needed: whether the columns of users and
-    time must be there; without the former all rows are of one user "".
+    Args:
+        schema: meaning of the columns.
+        path: CSV or Parquet file.
+        need_target: whether rows without a target are left out. Otherwise their target is NaN, and
+            the file may lack the column.
+        strict: whether a cell that does not fit is an error; None: unless the schema is declared.
+        users_needed: whether the columns of users and time must exist. Without a column of users
+            all rows belong to one user "".
+        memory: returns the available bytes.
+
+    Raises:
+        ConfigError: if the file cannot be read, lacks a column or has a cell that does not fit.
     """
     table = open_table(path)
     for feature in schema.features:
@@ -71,7 +93,11 @@ def read_rows_for(
 
 
 def read_schema(path: str | Path) -> Schema:
-    """A declared schema from its file."""
+    """Read a declared schema from its file.
+
+    Raises:
+        ConfigError: if the file cannot be read or is no schema.
+    """
     try:
         text = Path(path).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
@@ -81,7 +107,7 @@ def read_schema(path: str | Path) -> Schema:
 
 
 def _declared(options: Options) -> Schema:
-    """The schema file's content, if the other settings do not say otherwise."""
+    """Read the schema file; raise a ConfigError if other settings contradict it."""
     schema = read_schema(str(options.schema))
     for key, given, known in (
         ("target", options.target, schema.target.name),

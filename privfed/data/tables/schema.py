@@ -1,7 +1,8 @@
-"""What the columns of a table mean, and how a row becomes numbers.
+"""The meaning of a table's columns, and the encoding of a row as numbers.
 
-Encoded columns come in this order: all Numeric features as the schema lists them, with missing=indicator a column for each that
-says where it is missing, then a block of zeros and at most one 1 for each Categorical or Hashed feature.
+Encoded columns have this order: first all Numeric features as the schema lists them; then, with
+missing=indicator, one column per numeric feature that says whether it is missing; then one block
+per Categorical or Hashed feature, with zeros and at most one 1.
 """
 
 from __future__ import annotations
@@ -25,7 +26,12 @@ Bounds = tuple[float, float]
 
 @dataclass(frozen=True)
 class Numeric:
-    """A number. bounds: public lowest and highest value; None: its scale has to be learnt privately."""
+    """A number.
+
+    Attributes:
+        name: the column.
+        bounds: public lowest and highest value; None: its scale is estimated privately.
+    """
 
     name: str
     bounds: Bounds | None = None
@@ -33,7 +39,7 @@ class Numeric:
 
 @dataclass(frozen=True)
 class Categorical:
-    """One of some values, one-hot in this order; any other value is none of them (code -1)."""
+    """One of some values, one-hot in this order; any other value has the code -1 and no 1."""
 
     name: str
     values: tuple[str, ...]
@@ -41,7 +47,7 @@ class Categorical:
 
 @dataclass(frozen=True)
 class Hashed:
-    """Any text, one-hot of its hash: two values may share a bucket, and no list of values has to be known."""
+    """Any text, one-hot by its hash. Values may share a bucket, and no list of values is needed."""
 
     name: str
     buckets: int
@@ -52,7 +58,13 @@ Feature = Numeric | Categorical | Hashed
 
 @dataclass(frozen=True)
 class Target:
-    """What is predicted: one of some labels, numbered in this order, or with labels=None a number."""
+    """What is predicted.
+
+    Attributes:
+        name: the column.
+        labels: the labels, numbered in this order; None: the target is a number.
+        bounds: public lowest and highest value of a number; None: its scale is estimated privately.
+    """
 
     name: str
     labels: tuple[str, ...] | None = None
@@ -61,7 +73,17 @@ class Target:
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns of a table. declared: read from a schema file, so public, as opposed to inferred from the data."""
+    """The columns of a table.
+
+    Attributes:
+        user: column of users.
+        target: what is predicted.
+        features: what is learnt from.
+        time: column of times; None: rows have no order.
+        missing: what to do with missing values, one of MISSING_POLICIES.
+        declared: whether it was read from a schema file and is public; otherwise it was inferred
+            from the data.
+    """
 
     user: str
     target: Target
@@ -82,12 +104,12 @@ class Schema:
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
-        """How many encoded columns each choice takes, (q,)."""
+        """Number of encoded columns (q,) of each feature with codes."""
         return np.array([size_of(f) for f in self.choices], dtype=np.int64)
 
     @cached_property
     def d(self) -> int:
-        """The number of encoded columns."""
+        """Number of encoded columns."""
         return len(self.numbers) * (1 + self.indicates) + int(self.sizes.sum())
 
     @property
@@ -97,7 +119,7 @@ class Schema:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the d encoded columns, such as "age", "joke=5" and "city#17"."""
+        """Names of the d encoded columns, such as "age", "joke=5" and "city#17"."""
         numbers = [f.name for f in self.numbers]
         absent = [f"{name} missing" for name in numbers if self.indicates]
         blocks = [
@@ -109,25 +131,38 @@ class Schema:
 
     @property
     def classes(self) -> int:
-        """The number of labels, 0 where the target is a number."""
+        """Number of labels; 0 if the target is a number."""
         return len(self.target.labels or ())
 
-    def to_yaml(self) -> str:
-        """The schema as a text to read and to edit."""
-        from privfed.data.tables.schema_file import dump
+    @property
+    def outputs(self) -> int:
+        """Number of scores per row: one for numbers and for two labels, else one per label."""
+        return self.classes if self.classes > 2 else 1
 
-        return dump(self)
+    def to_yaml(self) -> str:
+        """Return the schema as a text that people can read and edit."""
+        from privfed.data.tables.schema_file import schema_to_yaml
+
+        return schema_to_yaml(self)
 
     @classmethod
     def from_yaml(cls, text: str, where: str) -> Schema:
-        """A declared schema. where: the file's name, for messages."""
-        from privfed.data.tables.schema_file import load
+        """Return the declared schema in a text.
 
-        return load(text, where)
+        Args:
+            text: YAML, as `to_yaml` writes it.
+            where: name of the file, for messages.
+
+        Raises:
+            ConfigError: if the text is no schema.
+        """
+        from privfed.data.tables.schema_file import schema_from_yaml
+
+        return schema_from_yaml(text, where)
 
 
 def size_of(feature: Categorical | Hashed) -> int:
-    """The length of a one-hot block."""
+    """Return the number of encoded columns of a feature with codes."""
     return len(feature.values) if isinstance(feature, Categorical) else feature.buckets
 
 
@@ -135,20 +170,20 @@ _WHOLE = re.compile(r"([+-]?\d+)\.0*")
 _TRUTH = {"True": "true", "TRUE": "true", "False": "false", "FALSE": "false"}
 
 
-def plain(text: str) -> str:
-    """One spelling for what different programs write differently: 3.0 is 3, True is true."""
+def plain_text(text: str) -> str:
+    """Return one spelling of values that programs write differently: 3.0 is 3, True is true."""
     text = text.strip()
     whole = _WHOLE.fullmatch(text)
     return whole[1] if whole else _TRUTH.get(text, text)
 
 
 def bucket(text: str, buckets: int) -> int:
-    """The place of a plain text among the buckets, the same on every machine."""
+    """Return the bucket of a plain text, which is the same on every machine."""
     return zlib.crc32(text.encode()) % buckets
 
 
 def ordered(values: Iterable[str]) -> list[str]:
-    """Values by size where all are numbers, otherwise by text."""
+    """Sort values by size if all are numbers, otherwise as text."""
     values = list(values)
     try:
         return sorted(values, key=lambda value: (float(value), value))
@@ -164,9 +199,21 @@ def expand(
     spread: Array,
     limit: float,
 ) -> Array:
-    """Encoded rows X (..., d): numbers as clip((v - centre) / spread, -limit, limit), 0 where missing; choices one-hot.
+    """Encode rows.
 
-    numbers: (..., p), NaN where missing; codes: (..., q), -1 where none; centre, spread: (p,). No spread, no column: all 0.
+    Numbers become clip((v - centre) / spread, -limit, limit), and 0 where they are missing or their
+    spread is 0. Codes become one-hot blocks.
+
+    Args:
+        schema: meaning of the columns.
+        numbers: values (..., p), NaN where missing.
+        codes: codes (..., q), -1 for none.
+        centre: centres (p,) of the numeric features.
+        spread: spreads (p,) of the numeric features.
+        limit: largest absolute value of an encoded number.
+
+    Returns:
+        Encoded rows X (..., d).
     """
     shape, p, q = numbers.shape[:-1], len(schema.numbers), len(schema.choices)
     X = np.zeros((*shape, schema.d))
@@ -198,7 +245,9 @@ def expand(
 
 
 @compiled
-def _expand(numbers, codes, centre, scale, limit, indicates, starts, sizes, X):  # type: ignore[no-untyped-def]
+def _expand(  # type: ignore[no-untyped-def]
+    numbers, codes, centre, scale, limit, indicates, starts, sizes, X
+):
     rows, p = numbers.shape
     for i in range(rows):
         for j in range(p):

@@ -1,4 +1,4 @@
-"""Schemas as YAML files, to be read, edited and declared public by people."""
+"""Schemas as YAML files, which people read, edit and declare public."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from privfed.data.tables.schema import (
     Numeric,
     Schema,
     Target,
-    plain,
+    plain_text,
 )
 from privfed.foundation.errors import ConfigError, nearest
 
-_HEAD = """\
-# What the columns of a table mean. Edit it, and give it back as data.schema=FILE: it is then public by declaration.
-# kinds: numeric (bounds: [lowest, highest], if public), categorical (values: [...]) and hashed (buckets: number)
-"""
+_HEAD = (
+    "# What the columns of a table mean. Edit it, and give it back as data.schema=FILE: "
+    "it is then public by declaration.\n"
+    "# kinds: numeric (bounds: [lowest, highest], if public), categorical (values: [...]) "
+    "and hashed (buckets: number)\n"
+)
 _KEYS = {"numeric": ("bounds",), "categorical": ("values",), "hashed": ("buckets",)}
 
 
 class _Texts(yaml.BaseLoader):
-    """Reads every scalar as the text it is, so that 05, yes and null can be values; no key twice."""
+    """Reads every scalar as text, so that 05, yes and null can be values. Refuses repeated keys."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         mapping = super().construct_mapping(node, deep=True)
@@ -39,7 +41,7 @@ class _Texts(yaml.BaseLoader):
 
 
 class _Pleasant(yaml.SafeDumper):
-    """Escapes what is not printable: PyYAML alone loses some line breaks."""
+    """Escapes texts that are not printable, because PyYAML alone loses some line breaks."""
 
 
 def _text(dumper: Any, text: str) -> Any:
@@ -51,8 +53,8 @@ def _text(dumper: Any, text: str) -> Any:
 _Pleasant.add_representer(str, _text)
 
 
-def dump(schema: Schema) -> str:
-    """The YAML text of a schema."""
+def schema_to_yaml(schema: Schema) -> str:
+    """Return the YAML text of a schema."""
     target = schema.target
     aim: dict[str, Any] = {
         "column": target.name,
@@ -87,8 +89,16 @@ def dump(schema: Schema) -> str:
     )
 
 
-def load(text: str, where: str) -> Schema:
-    """The schema in a YAML text; a ConfigError that names the key otherwise."""
+def schema_from_yaml(text: str, where: str) -> Schema:
+    """Return the schema in a YAML text.
+
+    Args:
+        text: the text.
+        where: name of its file, for messages.
+
+    Raises:
+        ConfigError: if it is no schema; the message names the key.
+    """
     try:
         tree = yaml.load(text, Loader=_Texts)
     except yaml.YAMLError as error:
@@ -143,7 +153,7 @@ def _feature(tree: Any, name: str, where: str) -> Feature:
 
 
 def _kind(tree: Any, where: str, at: str, always: tuple[str, ...], kinds: tuple[str, ...]) -> str:
-    """The kind, once the keys are those that it needs."""
+    """Return the kind, after checking that the keys are those that it needs."""
     if not isinstance(tree, Mapping) or "kind" not in tree:
         raise ConfigError(f"{where}: {at}: must have a kind: {', '.join(kinds)}")
     kind = tree["kind"]
@@ -183,9 +193,9 @@ def _values(tree: Mapping[str, Any], where: str, at: str) -> tuple[str, ...]:
         raise _bad(where, f"{at}.values", values, "must be a list of values such as [red, green]")
     seen: set[str] = set()
     for value in values:
-        if plain(value) in seen:
+        if plain_text(value) in seen:
             raise ConfigError(f"{where}: {at}.values: {value!r} appears twice")
-        seen.add(plain(value))
+        seen.add(plain_text(value))
     return tuple(values)
 
 
@@ -194,7 +204,15 @@ def _bounds(tree: Mapping[str, Any], where: str, at: str) -> Bounds | None:
 
 
 def check_bounds(bounds: Any, key: str) -> Bounds:
-    """Two finite numbers, the lower one first."""
+    """Return bounds as two finite numbers, the lower one first.
+
+    Args:
+        bounds: what was given.
+        key: name of the setting, for the message.
+
+    Raises:
+        ConfigError: if `bounds` is anything else.
+    """
     try:
         low, high = map(float, bounds if not isinstance(bounds, str) else ())
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Tables in files, read in batches: CSV (also .gz) and Parquet, told apart by their first bytes."""
+"""Tables in files, read in batches: CSV (also .gz) and Parquet, recognised by their first bytes."""
 
 from __future__ import annotations
 
@@ -14,21 +14,25 @@ from typing import Any
 from privfed.foundation.errors import ConfigError
 
 MISSING = ("", "NA", "N/A", "n/a", "<NA>", "NaN", "nan", "null", "NULL", "None", "?", "-")
-"""Texts that say that there is no value."""
+"""Texts that stand for a missing value."""
 
 BLOCK = 1 << 23
-"""Bytes of a CSV file that are taken apart at once; no line may be longer."""
+"""Bytes of a CSV file that are parsed at a time; no line may be longer."""
 ROWS = 1 << 16
-"""Rows of a Parquet file that are read at once."""
+"""Rows of a Parquet file that are read at a time."""
 HEAD = 1 << 20
-"""Bytes at a file's beginning from which its form and the number of its rows are guessed."""
+"""Bytes at the beginning of a file from which its format and number of rows are estimated."""
 
 Columns = Mapping[str, Any]
-"""Arrow arrays of one length, by the names of their columns."""
+"""Arrow arrays of one length, by name of their column."""
 
 
 def arrow() -> Any:
-    """The pyarrow module: an extra, so imported where a table is read."""
+    """Return the pyarrow module, an optional dependency that is imported when a table is read.
+
+    Raises:
+        ConfigError: if it is not installed.
+    """
     try:
         import pyarrow
         import pyarrow.compute
@@ -39,30 +43,62 @@ def arrow() -> Any:
     return pyarrow
 
 
-class Table:
-    """A file with named columns. header: their names in the file's order; rows: how many rows, about."""
+class TableReader:
+    """A table with named columns.
+
+    Attributes:
+        path: the file.
+        header: names of the columns in the file's order.
+        rows: approximate number of rows.
+    """
 
     path: Path
     header: tuple[str, ...]
     rows: float
     comma = False
-    """Whether 1,5 is one and a half."""
+    """Whether the comma is the decimal separator."""
 
     def batches(self, names: Sequence[str]) -> Iterator[tuple[int, Columns]]:
-        """The number of the first row, from 0, and the columns asked for, batch after batch."""
+        """Yield rows in batches.
+
+        Args:
+            names: columns to read.
+
+        Yields:
+            The number of the batch's first row, counted from 0, and its columns by name.
+
+        Raises:
+            ConfigError: if the file is damaged.
+        """
         raise TypeError(f"{type(self).__name__} does not say how it is read")
 
     def place(self, row: int) -> str:
-        """Where a person finds a row."""
+        """Return where a person finds a row, given its number."""
         return f"row {row + 1}"
 
     def fault(self, row: int, column: str, words: str) -> ConfigError:
-        """What is wrong with one cell."""
+        """Return the error that one cell is wrong.
+
+        Args:
+            row: number of the row.
+            column: name of the column.
+            words: what is wrong.
+        """
         return ConfigError(f"{self.path}: {self.place(row)}, column {column!r}: {words}")
 
 
-class CsvTable(Table):
-    """Text with a header; the separator is the one the header has most of: comma, semicolon or tab."""
+class CsvTable(TableReader):
+    """Text with a header. The separator is the mark that is most frequent in the header.
+
+    Separators are comma, semicolon and tab.
+
+    Args:
+        path: the file.
+        zipped: whether it is compressed by gzip.
+
+    Raises:
+        ConfigError: if it is empty or no text.
+    """
 
     def __init__(self, path: Path, zipped: bool):
         self.path, self.zipped = path, zipped
@@ -83,7 +119,7 @@ class CsvTable(Table):
 
     def batches(self, names: Sequence[str]) -> Iterator[tuple[int, Columns]]:  # noqa: D102
         pa = arrow()
-        # Without this Arrow would guess types from the first block and fail on a later one.
+        # Without types, Arrow would guess them from the first block and fail on a later one.
         raw = {name: self.raw[self.header.index(name)] for name in names}
         convert = pa.csv.ConvertOptions(
             column_types=dict.fromkeys(raw.values(), pa.string()),
@@ -120,7 +156,10 @@ class CsvTable(Table):
         )
 
     def _records(self, strict: bool = False) -> Iterator[tuple[int, list[str]]]:
-        """The line on which each record begins, the header's first, and its fields: slow, for messages only."""
+        """Yield the first line and the fields of each record, the header first.
+
+        Slow: for messages only.
+        """
         with self._open() as file:
             text = io.TextIOWrapper(
                 file, "utf-8-sig", errors="strict" if strict else "replace", newline=""
@@ -133,15 +172,14 @@ class CsvTable(Table):
                 line = reader.line_num + 1
 
     def _inspect(self) -> None:
-        """Raise what is wrong with the first line that has something wrong with it."""
+        """Raise a ConfigError for the first line that is wrong, if there is one."""
         line = 1
         try:
             for line, fields in self._records(strict=True):
                 if len(fields) != len(self.header):
                     many = "value" if len(fields) == 1 else "values"
-                    raise ConfigError(
-                        f"{self.path}: line {line} has {len(fields)} {many}, the header {len(self.header)}"
-                    )
+                    counts = f"{len(fields)} {many}, the header {len(self.header)}"
+                    raise ConfigError(f"{self.path}: line {line} has {counts}")
         except UnicodeDecodeError as error:
             with self._open() as file:
                 line = next((i for i, text in enumerate(file, 1) if not _is_utf8(text)), line)
@@ -160,7 +198,7 @@ class CsvTable(Table):
         return _Guard(self.path, self._inspect if hasattr(self, "header") else None)
 
 
-class ParquetTable(Table):
+class ParquetTable(TableReader):
     """Columns with types of their own."""
 
     def __init__(self, path: Path):
@@ -177,9 +215,8 @@ class ParquetTable(Table):
         for name in names:
             if pa.types.is_nested(self.types[name]):
                 hint = f"leave it out with data.ignore=[{name}]"
-                raise ConfigError(
-                    f"{self.path}: column {name!r} holds {self.types[name]} and not single values; {hint}"
-                )
+                words = f"holds {self.types[name]} and not single values"
+                raise ConfigError(f"{self.path}: column {name!r} {words}; {hint}")
         first = 0
         with _Guard(self.path), pa.parquet.ParquetFile(self.path) as file:
             for batch in file.iter_batches(batch_size=ROWS, columns=list(names)):
@@ -189,7 +226,7 @@ class ParquetTable(Table):
 
 
 class _Guard:
-    """Turns what libraries say about damaged files into one line; `inspect` may know better."""
+    """Turns libraries' errors on damaged files into one line; `inspect` may raise a better one."""
 
     def __init__(self, path: Path, inspect: Callable[[], None] | None = None):
         self.path, self.inspect = path, inspect
@@ -209,8 +246,9 @@ class _Guard:
             ) from error
         if isinstance(error, pa.ArrowException):
             if "straddling" in str(error):
-                words = f"has a line of more than {BLOCK >> 20} MB; is it a table, and is every quote closed?"
-                raise ConfigError(f"{self.path}: {words}") from error
+                words = f"has a line of more than {BLOCK >> 20} MB"
+                hint = "is it a table, and is every quote closed?"
+                raise ConfigError(f"{self.path}: {words}; {hint}") from error
             if self.inspect is not None:
                 self.inspect()
             raise ConfigError(
@@ -218,8 +256,15 @@ class _Guard:
             ) from error
 
 
-def open_table(given: str | Path) -> Table:
-    """The table in a file, whatever the file is called."""
+def open_table(given: str | Path) -> TableReader:
+    """Open the table in a file. Its name does not matter.
+
+    Args:
+        given: path of the file.
+
+    Raises:
+        ConfigError: if it cannot be read, is neither CSV nor Parquet, or repeats a column's name.
+    """
     arrow()
     path = Path(given).expanduser()
     if path.is_dir():
@@ -247,7 +292,10 @@ def open_table(given: str | Path) -> Table:
 
 
 def _text_size(path: Path, zipped: bool) -> int:
-    """Bytes of text in a file; for a .gz a guess, as its end tells the size modulo 2^32 of its last part only."""
+    """Return the bytes of text in a file.
+
+    For a .gz file this is an estimate: its end states the size modulo 2^32 of its last part only.
+    """
     size = path.stat().st_size
     if not zipped:
         return size

@@ -1,91 +1,102 @@
-"""A user's own table: rows grouped by user, some of each user's held out to judge, compact in memory.
+"""Users of a table: rows grouped by user, some of each user's rows held out, compact in memory.
 
-Which rows are held out, and which are used where there are too many, depends on the seed, the user's place among the sorted
-names and its own rows: the same in every process, whatever rows others have. With a time column the last rows are held out;
-otherwise random ones. A user with too few rows to hold any out is trained on, and not judged.
+Which rows are held out, and which are used where there are too many, depends on the seed, the
+user's place among the sorted names and the user's own rows. It is the same in every process and for
+any rows of other users. With a time column the last rows are held out; otherwise random ones. Users
+with too few rows to hold any out are trained on and not judged.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privfed.data.cohort import Ids, spread
+from privfed.data.cohort import Ids, spread_evenly
 from privfed.data.error_bins import LOGARITHMIC, UNIT, Scale
-from privfed.data.tables.ragged_cohort import RaggedCohort, Rows
-from privfed.data.tables.reading import Frame, Options, read_table
+from privfed.data.source import DataSource
+from privfed.data.tables.ragged_cohort import RaggedCohort, TableRows
+from privfed.data.tables.reading import EncodedTable, Options, read_table
 from privfed.data.tables.schema import Schema
-from privfed.foundation.errors import ConfigError, check_flag, check_number, check_whole
-from privfed.foundation.linalg import Array
+from privfed.foundation.constraints import FLAG, WHOLE, Number, Whole
+from privfed.foundation.errors import ConfigError
 from privfed.foundation.seeding import generator
 
 WATCHED = 500
-"""Users whose held-out rows show how training goes on, in simulations."""
+"""Users whose held-out rows show the progress of training, in simulations."""
+
+HELD_OUT_PART = Number(lambda x: 0 <= x < 1, "must be a number from 0 to below 1")
 
 
 @dataclass(frozen=True)
-class Told:
-    """Held-out rows may be told about: this is a simulation."""
+class WholeOrAuto(Whole):
+    """A whole number of at least `least`, or `auto`."""
+
+    def check(self, key: str, value: Any) -> None:
+        """See :class:`Constraint`."""
+        if value != "auto":
+            super().check(key, value)
+
+
+@dataclass(frozen=True)
+class TableTruth:
+    """Mark of a simulation, in which errors on held-out rows may be disclosed."""
 
     scale: Scale
 
 
-class Table:
-    """n users with the rows of a file. evaluate: hold rows out and tell errors, not private: a simulation."""
+class Table(DataSource):
+    """Users with the rows of a file.
+
+    Args:
+        test: fraction of each user's rows that is held out to judge.
+        most_rows: largest number of training rows per user.
+        evaluate: whether this is a simulation, which holds rows out and discloses errors. False:
+            real users, of whom nothing is held out or disclosed.
+        describe: whether the command only describes the table; nothing here depends on it.
+        k: dimension of the shared representation, or `auto`; algorithms read it.
+        seed: seed of the choice of rows.
+        reading: how the file is read, see :class:`Options`.
+
+    Raises:
+        ConfigError: if the settings or the file cannot be used.
+    """
 
     personal = True
-    floor = 0.0
+    schema: Schema
 
     def __init__(
-        self, path: str | None, user: str, target: str | None, time: str | None, features: Sequence[str] | None,
-        ignore: Sequence[str], categorical: Sequence[str], numeric: Sequence[str], bounds: Mapping[str, Sequence[float]],
-        categories: str, buckets: int, most_categories: int, missing: str, task: str, schema: str | None,
-        test: float, most_rows: int, evaluate: bool, describe: bool, k: int | str, seed: int,
-    ) -> None:  # fmt: skip
-        if path is None:
+        self,
+        test: Annotated[float, HELD_OUT_PART],
+        most_rows: Annotated[int, WHOLE],
+        evaluate: Annotated[bool, FLAG],
+        describe: Annotated[bool, FLAG],
+        k: Annotated[int | str, WholeOrAuto()],
+        seed: int,
+        **reading: Any,
+    ) -> None:
+        if reading.get("path") is None:
             raise ConfigError("data.path: say which file, as in data.path=ratings.csv")
-        check_number("data.test", test, lambda x: 0 <= x < 1, "must be a number from 0 to below 1")
-        check_whole("data.most_rows", most_rows)
-        self.simulated = check_flag("data.evaluate", evaluate)
-        check_flag("data.describe", describe)
-        if k != "auto":
-            check_whole("data.k", k)
-        self.test, self.most_rows, self.seed = (test if evaluate else 0.0), most_rows, seed
-        self.options = Options(
-            str(Path(str(path)).expanduser().absolute()), user, target, time, features, ignore, categorical, numeric, bounds,
-            categories, buckets, most_categories, missing, task, schema,
-        )  # fmt: skip
-        self.schema, self.frame = table_of(self.options)
-
-    @property
-    def n(self) -> int:
-        """Users."""
-        return len(self.frame.names)
-
-    @property
-    def d(self) -> int:
-        """Encoded columns."""
-        return self.schema.d
-
-    @property
-    def error(self) -> str:
-        """Squared error for numbers, share of wrong answers for labels."""
-        return "risk" if self.schema.classes else "mse"
-
-    @property
-    def scale(self) -> Scale:
-        """How errors are counted."""
-        return UNIT if self.schema.classes else LOGARITHMIC
+        path = str(Path(str(reading["path"])).expanduser().absolute())
+        self.options = Options.of(reading | {"path": path})
+        self.simulated, self.test = evaluate, test if evaluate else 0.0
+        self.most_rows, self.seed = most_rows, seed
+        self.schema, self.frame = cached_table(self.options)
+        self.n, self.d = len(self.frame.names), self.schema.d
+        labels = self.schema.classes > 0
+        self.error, self.scale = ("risk", UNIT) if labels else ("mse", LOGARITHMIC)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tells these rows, as their schema reads them, from any others. As secret as they are: it is never published."""
+        """Hash of these rows as their schema reads them.
+
+        It is as secret as the rows and never published.
+        """
         frame, digest = self.frame, hashlib.sha256(self.schema.to_yaml().encode())
         digest.update("\0".join(frame.names).encode())
         for array in (frame.who, frame.numbers, frame.codes, frame.target, frame.time):
@@ -93,8 +104,8 @@ class Table:
         return digest.hexdigest()
 
     @cached_property
-    def _rows(self) -> tuple[Rows, Ids, Rows, Ids]:
-        """Rows that train and rows that judge, by user, each with where users start."""
+    def _rows(self) -> tuple[TableRows, Ids, TableRows, Ids]:
+        """Training rows and held-out rows by user, each with the edges (n + 1,) between users."""
         frame = self.frame
         order = np.argsort(frame.who, kind="stable")
         who = frame.who[order].astype(np.int64)
@@ -106,11 +117,12 @@ class Table:
                 (lots(self.seed, who, place) if frame.time is None else frame.time[order], who)
             )
         ]
-        # The last rows of each user judge; of the others the last (in time) or any are used, up to the cap.
+        # The last rows of each user are held out. Of the others the last ones are used, up to
+        # most_rows: the latest with a time column, otherwise random ones.
         judged = np.floor(self.test * counts).astype(np.int64)
         trained = counts - judged
         used = np.minimum(trained, self.most_rows)
-        whole = Rows(frame.numbers, frame.codes, frame.target)
+        whole = TableRows(frame.numbers, frame.codes, frame.target)
         train = order[
             (place < np.repeat(trained, counts)) & (place >= np.repeat(trained - used, counts))
         ]
@@ -119,35 +131,40 @@ class Table:
         return whole[train], edges[0], whole[held], edges[1]
 
     def cohort(self, first: int, last: int) -> RaggedCohort:
-        """Users first..last-1."""
+        """Return the users first..last-1."""
         train, starts, held, held_starts = self._rows
         a, b, c, e = starts[first], starts[last], held_starts[first], held_starts[last]
-        told = Told(self.scale) if self.simulated else None
         return RaggedCohort(
-            np.arange(first, last), train[a:b], starts[first : last + 1] - a, held[c:e], held_starts[first : last + 1] - c,
-            self.schema, told,
-        )  # fmt: skip
+            ids=np.arange(first, last),
+            rows=train[a:b],
+            starts=starts[first : last + 1] - a,
+            held=held[c:e],
+            held_starts=held_starts[first : last + 1] - c,
+            width=self.schema.d + self.schema.outputs,
+            schema=self.schema,
+            truth=TableTruth(self.scale) if self.simulated else None,
+        )
 
     def empty(self) -> RaggedCohort:
-        """Nobody."""
+        """Return a cohort of no users."""
         return self.cohort(0, 0)
 
     def validation(self) -> RaggedCohort | None:
-        """Some of the users who are judged, spread over all: how training goes on. None where nobody is."""
+        """Return at most WATCHED of the users who have held-out rows; None if no user has any."""
         judged = np.flatnonzero(np.diff(self._rows[3]))
         if not len(judged):
             return None
-        some = judged[[part.start for part in spread(len(judged), min(WATCHED, len(judged)))]]
-        return self.cohort(0, self.n).only(some)
+        parts = spread_evenly(len(judged), min(WATCHED, len(judged)))
+        return self.cohort(0, self.n)[judged[[part.start for part in parts]]]
 
-    @property
-    def m(self) -> int:
-        """The median number of rows a user trains with."""
+    @cached_property
+    def m(self) -> int:  # type: ignore[override]
+        """Median number of training rows per user."""
         return int(np.median(np.diff(self._rows[1])))
 
     @property
     def examples(self) -> str:
-        """How many rows users have, in words."""
+        """Numbers of training rows, in words."""
         sizes = np.diff(self._rows[1])
         return (
             f"{sizes.min()} to {sizes.max():,} rows of {self.d} columns each"
@@ -157,50 +174,49 @@ class Table:
 
     @property
     def notes(self) -> list[str]:
-        """What was done to the rows, for whoever has the table anyway."""
+        """What was done to the rows. Only simulations say it, as it depends on users' data."""
         if not self.simulated:
             return []
         sizes, judged = (np.diff(edges) for edges in (self._rows[1], self._rows[3]))
         notes = list(self.frame.notes)
         if np.any(judged == 0):
-            notes.append(
-                f"{np.sum(judged == 0):,} of {self.n:,} users have too few rows to hold any out: trained on, not judged."
-            )
+            few = f"{np.sum(judged == 0):,} of {self.n:,} users have too few rows to hold any out"
+            notes.append(f"{few}: trained on, not judged.")
         capped = int(np.sum(sizes == self.most_rows))
         if capped:
-            notes.append(
-                f"{capped:,} users have {self.most_rows:,} rows or more; only so many of each are used (data.most_rows)."
-            )
+            many = f"{capped:,} users have {self.most_rows:,} rows or more"
+            notes.append(f"{many}; only so many of each are used (data.most_rows).")
         return notes
-
-    def compare(self, model: dict[str, Array]) -> dict[str, float]:
-        """Nobody knows the true model."""
-        return {}
 
 
 def lots(seed: int, who: Ids, place: Ids) -> NDArray[np.uint64]:
-    """Random numbers (N,), one for each row by its user and its place among that user's rows.
+    """Return random numbers (N,) by each row's user and its place among that user's rows.
 
-    They must not depend on how many rows others have: one user's rows would then decide which of another's are used, and
-    move more than its own contribution.
+    They must not depend on other users' numbers of rows. Otherwise the rows of one user would
+    decide which rows of another user are used, and move more than one user's contribution.
+
+    Args:
+        seed: seed of the run.
+        who: user (N,) of each row.
+        place: place (N,) of each row among its user's rows.
     """
     key = generator(seed, "table rows").integers(2**64, dtype=np.uint64)
     return _mixed(_mixed(key + who.astype(np.uint64)) + place.astype(np.uint64))
 
 
 def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of SplitMix64 (Steele, Lea and Flood 2014): numbers one apart come out unrelated."""
+    """Apply the finaliser of SplitMix64 (Steele, Lea and Flood 2014), which mixes all bits."""
     x = x * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(x ^ (x >> np.uint64(31)))
 
 
-_READ: dict[tuple[object, ...], tuple[Schema, Frame]] = {}
+_READ: dict[tuple[object, ...], tuple[Schema, EncodedTable]] = {}
 
 
-def table_of(options: Options) -> tuple[Schema, Frame]:
-    """The table, read once in a process as long as its file and schema stay the same; only the last one is kept."""
+def cached_table(options: Options) -> tuple[Schema, EncodedTable]:
+    """Read a table, or return the last one read if its settings, file and schema are the same."""
     files = [
         Path(str(path)).expanduser() for path in (options.path, options.schema) if path is not None
     ]

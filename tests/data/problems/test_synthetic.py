@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.sources import source
 
-from privfed.data.cohort import BLOCK, groups_of, spread
+from privfed.data.cohort import BLOCK
 from privfed.data.problems.synthetic import FEATURES, Synthetic
 from privfed.foundation.errors import ConfigError
 
 
 def problem(**changes):
-    return Synthetic(
+    return source(
+        Synthetic,
         **(
             {
                 "n": 2500,
@@ -22,7 +24,7 @@ def problem(**changes):
                 "seed": 0,
             }
             | changes
-        )
+        ),
     )
 
 
@@ -88,21 +90,3 @@ def test_validation_users_are_nobody_s_training_users():
 def test_impossible_problems_are_refused(key, value):
     with pytest.raises(ConfigError, match=f"data.{key}"):
         problem(**{key: value})
-
-
-def test_spread_is_even_and_complete():
-    for n, nodes in ((10, 3), (7, 7), (20000, 6)):
-        ranges = spread(n, nodes)
-        assert [i for users in ranges for i in users] == list(range(n))
-        assert max(map(len, ranges)) - min(map(len, ranges)) <= 1
-
-
-@pytest.mark.parametrize(("n", "groups"), [(1, 1), (10, 10), (3000, 7), (2500, 2500)])
-def test_groups_are_disjoint_even_random_and_the_same_for_every_node(n, groups):
-    whole = groups_of(np.arange(n), n, groups, seed=4)
-    sizes = np.bincount(whole, minlength=groups)
-    assert sizes.sum() == n and sizes.max() - sizes.min() <= 1
-    some = np.array([n - 1, 0, n // 2])
-    np.testing.assert_array_equal(groups_of(some, n, groups, seed=4), whole[some])
-    if n > 100:
-        assert not np.array_equal(whole, groups_of(np.arange(n), n, groups, seed=5))

@@ -9,9 +9,10 @@ import os
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.sources import reading
 
 from privfed.data.tables import table_files
-from privfed.data.tables.reading import Options, read_rows_for, read_table
+from privfed.data.tables.reading import read_rows_for, read_table
 from privfed.foundation.errors import ConfigError
 
 GOOD = "user,a,city,y\nbob,1.5,Bern,1\nann,2,Basel,2\nbob,3,Bern,3\n"
@@ -25,7 +26,7 @@ def refusal(tmp_path):
         path = tmp_path / name
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
         with pytest.raises(ConfigError) as caught:
-            read_table(Options(str(path), **options))
+            read_table(reading(path, **options))
         assert "\n" not in str(caught.value)
         return str(caught.value).replace(f"{tmp_path}/", "")
 
@@ -170,16 +171,16 @@ def test_schemas_that_do_not_go_with_the_rest(refusal, tmp_path):
 
 def test_paths(tmp_path):
     with pytest.raises(ConfigError, match=r"data.path=None: must be a CSV or Parquet file"):
-        Options(None)
+        reading(None)
     with pytest.raises(ConfigError, match="is a folder"):
-        read_table(Options(str(tmp_path)))
+        read_table(reading(tmp_path))
     with pytest.raises(ConfigError, match="there is no such file"):
-        read_table(Options(str(tmp_path / "none.csv")))
+        read_table(reading(tmp_path / "none.csv"))
     if os.geteuid():
         (tmp_path / "mine.csv").write_text(GOOD)
         (tmp_path / "mine.csv").chmod(0)
         with pytest.raises(ConfigError, match="Permission denied"):
-            read_table(Options(str(tmp_path / "mine.csv")))
+            read_table(reading(tmp_path / "mine.csv"))
 
 
 def test_parquet(tmp_path):
@@ -188,7 +189,7 @@ def test_parquet(tmp_path):
     def refused(columns, words):
         pq.write_table(pa.table(columns), path)
         with pytest.raises(ConfigError, match=words):
-            read_table(Options(str(path)))
+            read_table(reading(path))
 
     users = {"user": [1, 2, 2], "y": [1.0, 2.5, 3.0]}
     refused({**users, "a": ["1.5", "x", "2"]}, r"mine.parquet: row 2, column 'a': mixed types: 'x'")
@@ -202,16 +203,16 @@ def test_parquet(tmp_path):
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ConfigError, match=r"mine.parquet: cannot be read"):
-        read_table(Options(str(path)))
+        read_table(reading(path))
     path.write_bytes(whole[:4] + bytes(200) + whole[204:])
     with pytest.raises(ConfigError, match=r"mine.parquet: cannot be read"):
-        read_table(Options(str(path)))
+        read_table(reading(path))
 
 
 def test_labels_that_a_schema_does_not_know(tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text("user,a,y\nb,1.5,no\nc,2,yes\n")
-    schema, _ = read_table(Options(str(path)))
+    schema, _ = read_table(reading(path))
     path.write_text("user,a,y\nb,1.5,no\nc,2,maybe\n")
     with pytest.raises(
         ConfigError, match="line 3, column 'y': 'maybe' is none of the labels no, yes"
@@ -230,4 +231,4 @@ def test_without_pyarrow(tmp_path, monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", lacking)
     with pytest.raises(ConfigError, match=r"needs pyarrow: pip install 'privfed\[tables\]'"):
-        read_table(Options(str(tmp_path / "mine.csv")))
+        read_table(reading(tmp_path / "mine.csv"))

@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.sources import reading
 
 from privfed.data.tables import table_files
-from privfed.data.tables.reading import Options, read_rows_for, read_table
+from privfed.data.tables.reading import read_rows_for, read_table
 from privfed.data.tables.schema import Categorical, Hashed, Numeric, Target, bucket
 from privfed.foundation.errors import ConfigError
 
@@ -38,7 +39,7 @@ def table(tmp_path):
 @pytest.fixture
 def read(table):
     def read(content, name="mine.csv", **options):
-        return read_table(Options(table(content, name), **options))
+        return read_table(reading(table(content, name), **options))
 
     return read
 
@@ -337,8 +338,8 @@ def test_a_table_that_does_not_fit_is_refused_before_it_is_read(table):
         ConfigError,
         match=r"4 columns of about 4 rows need 0.1 GB of memory, 0.0 GB are free; .*data.features",
     ):
-        read_table(Options(path), memory=lambda: 1 << 20)
-    read_table(Options(path), memory=lambda: None)
+        read_table(reading(path), memory=lambda: 1 << 20)
+    read_table(reading(path), memory=lambda: None)
     text = io.StringIO()
     for i in range(100_000):
         text.write(f"user {i},{i}\n")

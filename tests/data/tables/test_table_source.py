@@ -7,9 +7,11 @@ import os
 import numpy as np
 import pytest
 import yaml
+from support.sources import source
 from support.tables import write
 
 from privfed.config.choices import CONF
+from privfed.data.tables.options import Options
 from privfed.data.tables.table_source import Table, lots
 from privfed.foundation.errors import ConfigError
 
@@ -30,7 +32,8 @@ def table(tmp_path):
             lines = [[f"u{i:04}", 1000 * i + j, when(i, j), (i + j) % 7 + 0.5] for i, j in places]
             lines = lines if order is None else [lines[i] for i in order(len(lines))]
             path = write(tmp_path / name, ["user", "y", "when", "a"], lines)
-        return Table(**DEFAULTS | {"ignore": ["when"]} | settings | {"path": str(path)}, seed=seed)
+        given = {"ignore": ["when"]} | settings | {"path": str(path)}
+        return source(Table, seed, **DEFAULTS | given)
 
     return table
 
@@ -211,3 +214,10 @@ def test_impossible_settings(table, setting, words):
         table(**setting)
     with pytest.raises(ConfigError, match=r"data\.path"):
         Table(**DEFAULTS, seed=0)
+
+
+def test_settings_that_a_table_does_not_have(table):
+    with pytest.raises(ConfigError, match=r"data\.categorial: .*did you mean 'categorical'"):
+        table(categorial=["a"])
+    with pytest.raises(ConfigError, match=r"data\.user: is missing"):
+        Options.of({"path": "mine.csv"})

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from support.sources import reading
 
-from privfed.data.tables.description import describe
-from privfed.data.tables.reading import Options, read_table
+from privfed.data.tables.description import describe_table
+from privfed.data.tables.reading import read_table
 
 
 @pytest.fixture
@@ -13,7 +14,7 @@ def told(tmp_path):
     def told(text, **options):
         path = tmp_path / "mine.csv"
         path.write_text(text)
-        words = describe(*read_table(Options(str(path), **options)))
+        words = describe_table(*read_table(reading(path, **options)))
         assert all(len(line) <= 80 and line == line.rstrip() for line in words.splitlines())
         return words
 
@@ -63,7 +64,7 @@ def test_labels_and_long_names(told):
 def test_many_values_and_a_declared_schema(told, tmp_path):
     text = "user,city,y\n" + "".join(f"u{i % 7},city number {i % 30},{i / 3}\n" for i in range(90))
     assert "city number 0, city..." in told(text)
-    schema, _ = read_table(Options(str(tmp_path / "mine.csv")))
+    schema, _ = read_table(reading(tmp_path / "mine.csv"))
     (tmp_path / "s.yaml").write_text(schema.to_yaml())
     words = told(text, schema=str(tmp_path / "s.yaml"))
     assert "The schema is declared" in words and "data.numeric" not in words

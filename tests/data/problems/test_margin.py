@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.stats import kstest
+from support.sources import source
 
 from privfed.data.problems.margin import BLOCK, Margin, sphere_cdf
 from privfed.foundation.errors import ConfigError
@@ -19,7 +20,7 @@ def problem(**changes):
         "label_noise": 0.0,
         "seed": 0,
     }
-    return Margin(**(settings | changes))
+    return source(Margin, **(settings | changes))
 
 
 def test_a_user_is_the_same_whoever_makes_it_and_however_many_there_are():

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.sources import source
 from test_archives import images, write_idx
 
 from privfed.config.composition import compose
+from privfed.data.images.assignment import SPLITS
 from privfed.data.images.collections import HeldOut, Images
-from privfed.data.images.deal import SPLITS
 from privfed.federation.client_factory import NodeFactory
 from privfed.foundation.errors import ConfigError
 
@@ -54,7 +55,7 @@ def make(folder, **changes):
         "name": "mnist", "path": str(folder), "n": 50, "m": None, "split": "classes", "S": 5, "alpha": 0.5,
         "validation": 0.1, "shape": [1, 28, 28], "classes": 10, "seed": 0,
     }  # fmt: skip
-    return Images(**(settings | changes))
+    return source(Images, **(settings | changes))
 
 
 def natural(folder, **changes):

@@ -33,12 +33,14 @@ def test_blocks_are_the_same(users, exact):
     assert (
         isinstance(streamed, Streamed)
         and streamed.shape == kept.shape
+        and streamed.m == kept.m == 6
         and len(streamed) == len(kept)
     )
     np.testing.assert_array_equal(streamed.ids, kept.ids)
     for examples in (slice(None), slice(3)):
         parts = [
-            list(cohort.blocks(examples, users, 1 << 14, exact)) for cohort in (kept, streamed)
+            list(cohort.blocks(users, examples=examples, bytes_each=1 << 14, exact=exact))
+            for cohort in (kept, streamed)
         ]
         for name in ("ids", "X", "y"):
             mine, theirs = (

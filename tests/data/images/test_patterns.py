@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.sources import source
 
 from privfed.config.composition import compose
 from privfed.data.images.patterns import BLOCK, Patterns
@@ -13,7 +14,7 @@ def problem(**changes):
     settings = {
         "n": 100, "m": 12, "t": 5, "size": 8, "channels": 1, "classes": 10, "S": 3, "noise": 0.5, "shape": [1, 8, 8], "seed": 0
     }  # fmt: skip
-    return Patterns(**(settings | changes))
+    return source(Patterns, **(settings | changes))
 
 
 def test_a_user_is_the_same_whoever_makes_it_and_however_many_there_are():

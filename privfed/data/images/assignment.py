@@ -1,4 +1,4 @@
-"""Which images go to whom: training and test images of the users who take part, and of fresh users who never do."""
+"""Assignment of a collection's images to users who take part and to fresh users who never do."""
 
 from __future__ import annotations
 
@@ -8,18 +8,21 @@ import numpy as np
 
 from privfed.data.cohort import Ids
 from privfed.data.images import partition
-from privfed.data.images.archives import Labels
+from privfed.data.images.archives import ArchiveLabels
 from privfed.foundation.errors import ConfigError
 from privfed.foundation.seeding import generator
 
 SPLITS = ("classes", "dirichlet", "iid", "natural", "quantity")
 HELD_OUT = 0.2
-"""Part of the images that are held out where a collection has no official test set, and of each writer's images."""
+"""Fraction of the images that is held out if a collection has no test set, and of each writer's."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Deals of training and test images, to the users who take part and to fresh ones."""
+    """Assignments of training and test images, to users who take part and to fresh users.
+
+    An assignment is a matrix of image numbers with one row per user, see `partition`.
+    """
 
     train: Ids
     test: Ids
@@ -28,8 +31,8 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Rule:
-    """How images are dealt."""
+class SplitRule:
+    """How images are assigned. See :class:`privfed.data.images.collections.Images`."""
 
     split: str
     n: int | None
@@ -42,7 +45,21 @@ class Rule:
     def deal(
         self, y: Ids, n: int, rng: np.random.Generator, m: int | None, least: int = partition.LEAST
     ) -> Ids:
-        """Images with classes y (N,) to n users."""
+        """Assign images to users.
+
+        Args:
+            y: classes (N,) of the images.
+            n: number of users.
+            rng: source of randomness.
+            m: largest number of images per user; None: all.
+            least: least number of images per user, where shares differ.
+
+        Returns:
+            The assignment (n, m), see `partition`.
+
+        Raises:
+            ConfigError: if there are too few images.
+        """
         if self.split == "classes":
             return partition.by_classes(y, n, self.S, rng, m)
         if self.split == "iid":
@@ -51,8 +68,12 @@ class Rule:
             y, n, self.alpha, rng, m, least
         )
 
-    def apply(self, labels: Labels) -> Split:
-        """The whole split of a collection."""
+    def apply(self, labels: ArchiveLabels) -> Split:
+        """Assign all images of a collection.
+
+        Raises:
+            ConfigError: if there are too few images for users who take part or for a fresh user.
+        """
         if self.split == "natural":
             return self._natural(labels)
         assert self.n is not None
@@ -84,7 +105,7 @@ class Rule:
     def _fresh(
         self, y: Ids, users: Ids, held_out: Ids, rng: np.random.Generator
     ) -> tuple[Ids, Ids]:
-        """Training and test images of as many fresh users as there are images for, by the same rule."""
+        """Assign training and test images to as many fresh users as possible, by the same rule."""
         m = users.shape[1]
         mine, tests = (np.count_nonzero(deal >= 0) / len(deal) for deal in (users, held_out))
         t = (
@@ -101,7 +122,8 @@ class Rule:
         if not v:
             classes = f" of {self.S} classes" if self.split == "classes" else ""
             need = f"a fresh user with {round(mine)} training and {t} test images{classes}"
-            allowed = f"{len(y)} images are too few for {need}; put more aside, or give users fewer with data.m"
+            hint = "put more aside, or give users fewer with data.m"
+            allowed = f"{len(y)} images are too few for {need}; {hint}"
             raise ConfigError.of("data.validation", self.validation, allowed)
         if self.split in ("dirichlet", "quantity"):
             shares = [row[row >= 0] for row in self.deal(y, v, rng, None, partition.LEAST + 1)]
@@ -115,8 +137,8 @@ class Rule:
         train, test = (part.reshape(v, -1) for part in np.split(shards, [m // self.S], axis=2))
         return rng.permuted(train, axis=1), rng.permuted(test, axis=1)
 
-    def _natural(self, labels: Labels) -> Split:
-        """A writer a user; of the writers in random order the first are put aside."""
+    def _natural(self, labels: ArchiveLabels) -> Split:
+        """Make one user per writer; in random order, the first writers are put aside."""
         assert labels.user is not None
         rng = generator(self.seed, "images", "writers")
         shuffled = rng.permutation(len(labels.y))
@@ -137,12 +159,21 @@ class Rule:
 
 
 def _back(deal: Ids, places: Ids) -> Ids:
-    """A deal of places[i] from a deal of i; -1 stays."""
+    """Turn an assignment of places i into one of places[i]; -1 stays."""
     return np.where(deal >= 0, places[deal], -1)
 
 
 def _cut(users: list[Ids], part: float, m: int | None) -> tuple[Ids, Ids]:
-    """Training images, the first m in rows of m, and test images, about that part of each user's and at least one."""
+    """Cut each user's images into training and test images.
+
+    Args:
+        users: places of each user's images.
+        part: approximate fraction of test images; each user has at least one.
+        m: length of the rows of training images, of which the first m are taken; None: the longest.
+
+    Returns:
+        Assignments of training and of test images.
+    """
     tests = [
         min(max(1, round(part * len(places))), len(places) - partition.LEAST) for places in users
     ]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.tables import cohort_of, people, schema_of
 
-from privfed.data.tables.ragged_cohort import Rows
+from privfed.data.tables.ragged_cohort import TableRows
 
 SCHEMA = schema_of()
 
@@ -18,7 +18,7 @@ def marked(sizes, held=0):
     users = []
     for i, m in enumerate(sizes):
         y = 1000.0 * i + np.arange(m)
-        users.append(Rows(np.full((m, 3), i, np.float32), np.full((m, 2), i % 2, np.int32), y))
+        users.append(TableRows(np.full((m, 3), i, np.float32), np.full((m, 2), i % 2, np.int32), y))
     return cohort_of(SCHEMA, users, held)
 
 
@@ -27,13 +27,13 @@ def marked(sizes, held=0):
 def test_blocks_hold_every_user_with_rows_once_whole_and_without_padding(sizes, bytes_each):
     cohort = marked(sizes)
     seen = []
-    for block in cohort.blocks(3, bytes_each=bytes_each):
+    for block in cohort.blocks(bytes_each=bytes_each):
         assert block.rows.y.shape == (len(block), block.m) and block.rows.numbers.shape == (
             len(block),
             block.m,
             3,
         )
-        assert len(block) == 1 or 8 * len(block) * block.m * 3 <= bytes_each
+        assert len(block) == 1 or 8 * len(block) * block.m * cohort.width <= bytes_each
         for i, y, numbers in zip(block.ids, block.rows.y, block.rows.numbers, strict=True):
             np.testing.assert_array_equal(y, 1000 * i + np.arange(sizes[i]))
             np.testing.assert_array_equal(numbers, i)
@@ -49,7 +49,7 @@ def test_only_some_users_wherever_they_are(sizes, data):
         dtype=np.int64,
     )
     cohort = marked(sizes, held=2)
-    some = cohort.only(places)
+    some = cohort[places]
     np.testing.assert_array_equal(some.ids, places)
     np.testing.assert_array_equal(some.sizes, np.array(sizes)[places])
     wanted = [1000 * i + j for i in places for j in range(sizes[i])]
@@ -58,7 +58,7 @@ def test_only_some_users_wherever_they_are(sizes, data):
         some.held.y, [1000 * i + j for i in places for j in range(min(2, sizes[i]))]
     )
     np.testing.assert_array_equal(
-        [y for block in cohort.blocks(3, places) for y in np.sort(block.ids)],
+        [y for block in cohort.blocks(places) for y in np.sort(block.ids)],
         sorted_by_size(places, sizes),
     )
 
@@ -71,30 +71,30 @@ def sorted_by_size(places, sizes):
 
 def test_held_out_rows_go_with_their_users_and_not_at_all_where_nothing_may_be_told():
     cohort = marked([3, 0, 1, 3, 5], held=2)
-    for block in cohort.blocks(3):
+    for block in cohort.blocks():
         assert block.truth is not None
         np.testing.assert_array_equal(block.held.y // 1000, block.ids[block.whose])
         np.testing.assert_array_equal(block.judging, np.minimum(block.m, 2))
-    for block in marked([3, 1]).blocks(3):
+    for block in marked([3, 1]).blocks():
         assert block.held is None and block.truth is None
 
 
 @pytest.mark.parametrize(
-    "cohort", [marked([0, 0]), marked([4, 5]).only(np.arange(0))], ids=["no rows", "nobody"]
+    "cohort", [marked([0, 0]), marked([4, 5])[np.arange(0)]], ids=["no rows", "nobody"]
 )
 def test_where_nobody_has_rows_there_is_a_block_of_nobody(cohort):
     """A node that sent nothing would tell that none of its users has a row."""
-    (block,) = cohort.blocks(3)
+    (block,) = cohort.blocks()
     assert len(block) == 0 and block.rows.numbers.shape == (0, 1, 3)
 
 
 def test_blocks_do_not_depend_on_how_users_are_asked_for():
     cohort = people(SCHEMA, [3, 5, 3, 2, 5, 5])
-    whole = [block.ids.tolist() for block in cohort.blocks(3)]
+    whole = [block.ids.tolist() for block in cohort.blocks()]
     assert (
         whole
         == [[3], [0, 2], [1, 4, 5]]
-        == [block.ids.tolist() for block in cohort.blocks(3, np.arange(6))]
+        == [block.ids.tolist() for block in cohort.blocks(np.arange(6))]
     )
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.sources import source
 
 from privfed.data.problems import trace
 from privfed.foundation.errors import ConfigError
@@ -18,7 +19,7 @@ def problem(**changes):
         "sigma": 0.1,
         "seed": 0,
     }
-    return trace.Trace(**(settings | changes))
+    return source(trace.Trace, **(settings | changes))
 
 
 @pytest.mark.parametrize("chunk", [trace.CHUNK, 60])

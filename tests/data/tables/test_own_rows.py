@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from privfed.data.tables.own_rows import read_rows
+from privfed.data.tables.own_rows import read_own_rows
 from privfed.foundation.errors import ConfigError
 
 
@@ -14,7 +14,7 @@ def read(tmp_path):
     def read(text, target="target", **more):
         path = tmp_path / "mine.csv"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return read_rows(path, target, **more)
+        return read_own_rows(path, target, **more)
 
     return read
 
