@@ -11,8 +11,8 @@ from test_contributions import settings_for
 
 from clients.table_fedrep import TableFedRepClient as FedRepClient
 from clients.table_fedrep import gram_square
-from clients.table_global import GlobalClient
-from clients.table_standalone import StandaloneClient
+from clients.table_global import TableGlobalClient as GlobalClient
+from clients.table_standalone import TableStandaloneClient as StandaloneClient
 from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import unsvec
 from privfed.models.table_model import PARTS, TableModel
