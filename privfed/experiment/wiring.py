@@ -17,7 +17,7 @@ from privfed.config.instantiation import build
 from privfed.data.cohort import Cohort
 from privfed.experiment import checkpoint
 from privfed.experiment.result import Outcome, peak_rss_mb, versions
-from privfed.federation.client_factory import NodeFactory
+from privfed.federation.client_factory import ClientFactory
 from privfed.federation.federation import Federation, PrivacySettings
 from privfed.federation.roster import Roster
 from privfed.federation.user_state import PRIVATE, keep_fingerprint
@@ -26,6 +26,7 @@ from privfed.foundation.linalg import Array
 from privfed.privacy.gate import NoiseGate
 from privfed.privacy.ledger import Budget, Ledger
 from privfed.privacy.noise import noise_source
+from privfed.runtimes.runtime import Runtime
 
 RIVALS = {
     "own": "",
@@ -49,10 +50,8 @@ class Experiment:
         self.rows: list[dict[str, Any]] = []
         self.started = time.perf_counter()
         self.budget = Budget(cfg.eps, cfg.delta, cfg.neighbouring)
-        self.runtime = build(cfg.runtime, "runtime")()
-        self.factory = NodeFactory.of(cfg)
-        if source is not None:
-            self.factory.__dict__["source"] = source
+        self.runtime: Runtime = build(cfg.runtime, "runtime")()
+        self.factory = ClientFactory.of(cfg, source)
         self.data = self.factory.source
         k = dimension(cfg, self.data.d)
         self.roster = roster or Roster.of_simulated(
@@ -88,7 +87,7 @@ class Experiment:
             publish=not self.simulated,
             schema=getattr(self.data, "schema", None),
             U_star=getattr(self.data, "U_star", None) if self.simulated else None,
-            **self.runtime.patience,
+            **vars(self.runtime.patience),
         )
         self.strategy = build(cfg.algo.strategy, "algo")(federation=self.federation)
         nobody = (

@@ -57,9 +57,7 @@ def identity_in(node: Mapping[str, Any]) -> Identity:
         return Identity(str(node["partition-id"]), "")
     name = str(node["node"])
     if "token-file" not in node:
-        raise ConfigError(
-            f'node-config: {name} needs its token, as in token-file="{name}.token"'
-        )
+        raise ConfigError(f'node-config: {name} needs its token, as in token-file="{name}.token"')
     path = Path(str(node["token-file"]))
     try:
         return Identity(name, path.read_text(encoding="utf-8").strip())

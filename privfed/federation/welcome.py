@@ -92,6 +92,7 @@ def _fits(name: str, value: Any) -> bool:
     """Whether a value of JSON has the type of a field."""
     if not isinstance(value, KINDS[name]) or (KINDS[name] is int and isinstance(value, bool)):
         return False
+    items: list[Any] = value if isinstance(value, list) else []
     if name == "users":
-        return len(value) == 2 and all(type(end) is int and end >= 0 for end in value)
-    return name != "columns" or value is None or all(isinstance(each, str) for each in value)
+        return len(items) == 2 and all(type(end) is int and end >= 0 for end in items)
+    return name != "columns" or all(isinstance(each, str) for each in items)

@@ -13,7 +13,7 @@ from rich.progress import TextColumn
 from rich.table import Table
 
 from privfed.experiment.wiring import Experiment
-from privfed.federation.client_factory import NodeFactory
+from privfed.federation.client_factory import ClientFactory
 from privfed.foundation.atomic_files import write_atomically
 from privfed.privacy.accounting import Cost, Planned
 from privfed.report.progress import PatientConsole, Watched, bar
@@ -123,7 +123,7 @@ def show_table(cfg: DictConfig) -> None:
     """How a table is understood; its schema is written where `out` says, to be edited and declared."""
     from privfed.data.tables.description import describe
 
-    data = NodeFactory.of(cfg).source
+    data = ClientFactory.of(cfg).source
     print(describe(data.schema, data.frame), flush=True)
     if cfg.out is not None:
         path = Path(str(cfg.out)) / "schema.yaml"

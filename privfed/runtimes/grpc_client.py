@@ -1,4 +1,4 @@
-"""A client of a federation over gRPC: connects, answers the server, and connects again if cut off."""
+"""A client of a federation over gRPC: connect, answer the server, connect again if cut off."""
 
 from __future__ import annotations
 
@@ -131,9 +131,7 @@ def take_part(participant: Participant, server: ServerAddress) -> None:
         if client.questions > asked:  # the server had accepted the connection
             deadline, pause = time.monotonic() + server.patience, FIRST_PAUSE
             name = participant.identity.name
-            participant.say(
-                f"{name}: connection lost, trying again for {server.patience:g} s"
-            )
+            participant.say(f"{name}: connection lost, trying again for {server.patience:g} s")
         if time.monotonic() + pause > deadline:
             raise ConfigError(f"{reason}; gave up after {server.patience:g} s")
         time.sleep(pause)

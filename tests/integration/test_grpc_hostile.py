@@ -19,7 +19,9 @@ from support.puppet import OK, Puppet, announce_gigabytes, asked, fitted, proper
 
 from privfed.config.composition import compose
 from privfed.experiment.wiring import Experiment
-from privfed.federation.participant import Identity, Participant
+from privfed.federation.identity import Identity
+from privfed.federation.participant import Participant
+from privfed.runtimes.grpc_client import GrpcClient
 from privfed.runtimes.grpc_transport import converse
 
 D, K, CLIP = 6, 2, 0.05
@@ -116,7 +118,7 @@ def test_no_answer_moves_a_sum_by_more_than_its_users_may():
         return release(name, total, **settings)
 
     experiment.federation.gate.release = recording
-    me = Participant(Identity("1", tokens["1"]), None, say=lambda text: None)
+    me = GrpcClient(Participant(Identity("1", tokens["1"]), None, say=lambda text: None))
 
     def answer(message):
         reply = me.answer(message)
