@@ -105,7 +105,7 @@ class Runtime(Protocol):
         Raises:
             PrivfedError: as the run itself did.
         """
-        raise NotImplementedError(f"runtime={self.name} does its runs in this process")
+        raise TypeError(f"runtime={self.name} does its runs in this process")
 
 
 def checked_nodes(nodes: int | None, users: int) -> int | None:
