@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import numpy as np
@@ -175,9 +176,8 @@ def test_thirty_processes_of_one_user_each_that_do_not_need_torch(fleet):
         )
     settings = ("data.n=30", "data.d=6", "data.m=6", "runtime.nodes=30", "rounds=3")
     server, port = fleet.server(*settings, "out=run", "--insecure")
-    clients = [
-        fleet.client(port, str(i), PYTHONPATH=str(fleet.folder / "traps")) for i in range(30)
-    ]
+    path = os.pathsep.join([str(fleet.folder / "traps"), os.environ.get("PYTHONPATH", "")])
+    clients = [fleet.client(port, str(i), PYTHONPATH=path) for i in range(30)]
     server.ends(0)
     for client in clients:
         client.ends(0)
