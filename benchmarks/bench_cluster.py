@@ -226,7 +226,7 @@ def main() -> None:
     )
     parser.add_argument("overrides", nargs="*", help="settings of the run")
     chosen = parser.parse_args()
-    print(f"{ray_cluster.cores()} cores, load {os.getloadavg()[0]:.1f}")
+    print(f"{ray_cluster.usable_cores()} cores, load {os.getloadavg()[0]:.1f}")
     Console(highlight=False, width=160).print(
         shown(measured(chosen.n, chosen.rounds, chosen.lose, overrides=chosen.overrides))
     )

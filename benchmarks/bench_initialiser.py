@@ -17,6 +17,7 @@ from bench_table import Column, Row, Section
 
 from privfed.config.composition import compose
 from privfed.experiment.wiring import Experiment
+from privfed.runtimes.inprocess import InProcess
 
 
 def initialiser(n: int, d: int = 500, repetitions: int = 3) -> list[Row]:
@@ -30,6 +31,7 @@ def initialiser(n: int, d: int = 500, repetitions: int = 3) -> list[Row]:
         experiment = Experiment(compose([*settings, f"data.n={n}"]))
         outcome = experiment.run()
         ours.append(next(row["seconds"] for row in outcome.rows if row["task"] == "spectral"))
+        assert isinstance(experiment.runtime, InProcess)
         threads, m = experiment.runtime.threads, experiment.data.m
         client = experiment.factory(range(1))
         dtype = client.init.contributions(

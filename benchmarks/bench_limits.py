@@ -24,6 +24,7 @@ from threadpoolctl import threadpool_limits
 
 from privfed.config.composition import compose
 from privfed.experiment.wiring import Experiment
+from privfed.runtimes.inprocess import InProcess
 
 ENTRIES = 2**25
 """Of each array of the triad, 256 MB: far more than any cache holds."""
@@ -123,6 +124,7 @@ def against_limits(
         compose([*settings, "data.n=1000", "rounds=2"])
     ).run()  # compile and load before anything is timed
     experiment = Experiment(compose(settings))
+    assert isinstance(experiment.runtime, InProcess)
     data, threads = experiment.data, experiment.runtime.threads
     found = [limits(threads, entries, size)]
     stored = experiment.factory(range(1)).seen

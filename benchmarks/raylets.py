@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from privfed.runtimes.superlink_processes import descendants, exists, free_port
+from privfed.runtimes.ports import free_port
+from privfed.runtimes.superlink_processes import descendants, exists
 
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 HERE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import sys
 
-from privfed.commands.run import guarded, prepare_folder
+from privfed.commands.parsing import guarded
 from privfed.config.composition import compose
+from privfed.experiment.run_folder import carry_out, start_folder
 from privfed.experiment.wiring import Experiment
 from privfed.report import console
-from privfed.report.run_files import keep_previous, write_config
 
 SMALL = ("data.n=200", "rounds=3")
 
@@ -23,11 +23,9 @@ def show(command: str) -> None:
 def demo() -> None:
     cfg = compose(["runtime=superlink", *SMALL, *sys.argv[1:]])
     experiment = Experiment(cfg)
-    folder = prepare_folder(cfg.out, cfg.algo.name)
-    keep_previous(folder)
-    write_config(folder, cfg)
+    folder = start_folder(cfg, cfg.out, cfg.algo.name)
     with console.Progress(experiment) as progress:
-        experiment.runtime.launch(experiment, folder, progress.step, say=show)
+        carry_out(experiment, folder, False, progress.step, say=show)
     print(f"written to {folder}")
 
 

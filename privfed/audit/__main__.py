@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from privfed.commands.audit import main
+from privfed.__main__ import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["audit", *sys.argv[1:]]))

@@ -9,7 +9,7 @@ come through the gate.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
@@ -24,12 +24,13 @@ from privfed.audit.transcript import Call, Message, Transcript
 from privfed.config.instantiation import Settings
 from privfed.data.cohort import Cohort
 from privfed.experiment.wiring import Experiment
-from privfed.federation.client_factory import NodeFactory
+from privfed.federation.client_factory import ClientFactory
 from privfed.federation.roster import Member, Roster, new_token
 from privfed.foundation.errors import ConfigError, PrivfedError
 from privfed.foundation.linalg import Array
 from privfed.privacy.gate import NoiseGate
-from privfed.runtimes.inprocess import LocalProxy, serve
+from privfed.runtimes.inprocess import LocalProxy, run_server_loop
+from privfed.runtimes.runtime import Patience, Runtime
 
 CROWD, COHORT, SINGLE = "crowd", "cohort", "single"
 """The nodes of a replay: users who stay as they are, the users among whom one changes, and a user alone on its node."""
@@ -137,16 +138,21 @@ class WatchedProxy(LocalProxy):
 
 
 @dataclass
-class Watched:
+class Watched(Runtime):
     """A runtime in one process, one thread, that records; one user in a guise."""
 
     transcript: Transcript
     serving: Callable[[Cohort], Any]
     guise: Guise | None
     name: str = "replay"
+    patience: Patience = field(default_factory=Patience)
 
-    def run(self, strategy: Any, factory: NodeFactory, roster: Roster, rounds: int) -> None:
-        """See :class:`privfed.runtimes.inprocess.InProcess`."""
+    def nodes_for(self, users: int) -> int:
+        """See :class:`Runtime`. Of no use here: a replay has a roster of its own."""
+        return min(len((CROWD, COHORT, SINGLE)), users)
+
+    def run(self, strategy: Any, factory: ClientFactory, roster: Roster, rounds: int) -> None:
+        """See :class:`Runtime`."""
         manager = SimpleClientManager()
         with threadpool_limits(1):
             for cid, users in roster.nodes.items():
@@ -154,7 +160,7 @@ class Watched:
                 cohort = cast(Cohort, factory.source.cohort(users.start, users.stop))
                 client = self.serving(cohort if mine is None else mine.cohort(cohort))
                 manager.register(WatchedProxy(cid, client.to_client(), self.transcript, mine))
-            serve(strategy, manager, rounds, workers=1)
+            run_server_loop(strategy, manager, rounds, workers=1)
 
 
 def roster_for(n: int) -> Roster:
@@ -191,7 +197,7 @@ class Theatre:
         self._init = resolved(factory.init) if factory.init is not None else lambda: None
 
     def serving(self, cohort: Cohort) -> Any:
-        """A client for these users, as :meth:`NodeFactory.serving` makes it."""
+        """A client for these users, as :meth:`ClientFactory.serving` makes it."""
         return self._client(cohort=cohort, init=self._init())
 
     def play(self, guise: Guise | None = None, script: list[Call] | None = None) -> Transcript:

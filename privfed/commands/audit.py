@@ -1,4 +1,4 @@
-"""Command line of the audit: play the real mechanism many times against a hostile user, and compare with its claim.
+"""Play the real mechanism many times against a hostile user, and compare with what it claims.
 
 python -m privfed.audit algo=fedrep eps=1
 """
@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privfed import __version__
-from privfed.commands.parsing import Parser, guarded
-from privfed.commands.run import prepare_folder
+from privfed.commands.parsing import Parser, add_general, add_settings, guarded, use_config_dir
 from privfed.foundation.errors import ConfigError, RefutedError, check_number, check_whole
 
 if TYPE_CHECKING:
@@ -26,38 +23,42 @@ if TYPE_CHECKING:
     from privfed.report.audit_page import Curves
 
 DESCRIPTION = """\
-Audit a privacy claim as an attacker would. The run's real strategy, noise gate and ledger are played again and again
-on a few users, one of whom is hostile and sends one thing or its opposite; how well the two can be told apart from
-everything that was released gives a lower bound on epsilon, beside the epsilon that the ledger claims.
+Audit a privacy claim as an attacker would. The run's real strategy, noise gate and ledger are
+played again and again on a few users, one of whom is hostile and sends one thing or its opposite;
+how well the two can be told apart from everything that was released gives a lower bound on
+epsilon, beside the epsilon that the ledger claims.
 """
 EPILOG = """
 examples:
-  python -m privfed.audit algo=fedrep eps=4                      10,000 repetitions, about a minute
-  python -m privfed.audit algo=altmin eps=2 --repetitions 2000   any algorithm, and your own with --config-dir
-  python -m privfed.audit privacy.noise=discrete                 with the exact noise that real users get
-  python -m privfed.audit --one-run --canaries 1000 eps=8        many hostile users in one single run
+  python -m privfed.audit algo=fedrep eps=4
+      10,000 repetitions, about a minute
+  python -m privfed.audit algo=altmin eps=2 --repetitions 2000
+      any algorithm, and your own with --config-dir
+  python -m privfed.audit privacy.noise=discrete
+      with the exact noise that real users get
+  python -m privfed.audit --one-run --canaries 1000 eps=8
+      many hostile users in one single run
 
-Settings are those of privfed run; data.n, data.d, data.d1 and data.d2 are small unless given: privacy does not depend on
-them. All is played in this process and its forks, whatever the runtime. A repetition is one whole run with each of the
-canary's messages, with noise of its own. Written into `out`: result.json, audit.html, ledger.jsonl (of one run), config.yaml.
+Settings are those of privfed run; data.n, data.d, data.d1 and data.d2 are small unless given:
+privacy does not depend on them. All is played in this process and its forks, whatever the runtime.
+A repetition is one whole run with each of the canary's messages, with noise of its own. Written
+into `out`: result.json, audit.html, ledger.jsonl (of one run), config.yaml.
 
-exit codes: 0 consistent; 4 the claim is refuted; 2 bad configuration; 3 privacy budget refused; 1 anything else
+exit codes: 0 consistent; 4 the claim is refuted; 2 bad configuration; 3 privacy budget refused;
+1 anything else
 """
 FEWEST = 40
-"""Repetitions below which no bound says anything."""
+"""Least number of repetitions: with fewer, no bound says anything."""
 
 
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Options of the command line; everything else is key=value."""
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = Parser(
         prog="python -m privfed.audit",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description=DESCRIPTION,
         epilog=EPILOG,
     )
-    parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="settings, for example algo=fedrep eps=1"
-    )
+    add_settings(parser)
     parser.add_argument(
         "--repetitions",
         type=int,
@@ -80,24 +81,25 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--canaries", type=int, metavar="M", help="hostile users of --one-run (1000)"
     )
-    parser.add_argument(
-        "--config-dir",
-        metavar="DIR",
-        help="a folder with configs of your own (algo/mine.yaml, ...)",
-    )
-    parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
-    parser.add_argument("--version", action="version", version=f"privfed {__version__}")
+    add_general(parser)
     return parser.parse_intermixed_args(arguments)
 
 
-def small(
+def compose_small(
     overrides: Sequence[str], config_dir: str | None, users: int, features: int
 ) -> DictConfig:
-    """The configuration, with few users and features where none were asked for: privacy does not depend on them."""
+    """Compose a configuration with few users and features, on which privacy does not depend.
+
+    Args:
+        overrides: settings, which win.
+        config_dir: see :func:`privfed.config.composition.compose`.
+        users: number of users unless the settings say otherwise.
+        features: number of features unless the settings say otherwise.
+    """
     from privfed.config.composition import compose
 
     cfg = compose(overrides, config_dir)
-    wide = max(features, dimension(cfg))
+    wide = max(features, _known_dimension(cfg))
     least = {"n": users, "d": wide, "d1": wide, "d2": wide}
     given = {override.partition("=")[0] for override in overrides}
     more = [
@@ -108,14 +110,18 @@ def small(
     return compose([*overrides, *more], config_dir)
 
 
-def dimension(cfg: DictConfig) -> int:
-    """k, where it is known in advance."""
+def _known_dimension(cfg: DictConfig) -> int:
+    """Return k if it is known in advance, otherwise 1."""
     k = cfg.model.get("k", 1)
     return k if isinstance(k, int) else 1
 
 
 def check_claim(experiment: Experiment) -> None:
-    """Refuse what claims nothing that a hostile user could refute."""
+    """Check that an experiment claims something that a hostile user could refute.
+
+    Raises:
+        ConfigError: if it does not.
+    """
     cfg, strategy = experiment.cfg, experiment.strategy
     guarantee = strategy.guarantee or cfg.algo.guarantee
     if math.isinf(experiment.budget.epsilon):
@@ -130,7 +136,10 @@ def check_claim(experiment: Experiment) -> None:
         )
     sampling = min(step.phase.sampling for step in strategy.plan)
     if sampling < 1:
-        allowed = "a canary takes part in every round, while the claim rests on coins; audit with algo.sampling=1"
+        allowed = (
+            "a canary takes part in every round, while the claim rests on coins; "
+            "audit with algo.sampling=1"
+        )
         raise ConfigError.of("algo.sampling", sampling, allowed)
     if guarantee != "worst-case":
         raise ConfigError.of(
@@ -138,11 +147,11 @@ def check_claim(experiment: Experiment) -> None:
         )
 
 
-def set_up(options: argparse.Namespace) -> Experiment:
-    """The experiment that is audited."""
+def _set_up(options: argparse.Namespace) -> Experiment:
+    """Make the experiment that is audited."""
     from privfed.audit.canary import population
     from privfed.experiment.wiring import Experiment
-    from privfed.federation.client_factory import NodeFactory
+    from privfed.federation.client_factory import ClientFactory
     from privfed.federation.roster import Roster
 
     if options.one_run:
@@ -151,35 +160,33 @@ def set_up(options: argparse.Namespace) -> Experiment:
             raise ConfigError(
                 "data.n: --one-run has no other users than its canaries; set --canaries"
             )
-        cfg = small(options.overrides, options.config_dir, m, 0)
+        cfg = compose_small(options.overrides, options.config_dir, m, 0)
         if "n" not in cfg.data:
             raise ConfigError(
-                "--one-run: every user has to be a canary, and these data have users of their own; leave it out"
+                "--one-run: every user has to be a canary, "
+                "and these data have users of their own; leave it out"
             )
-        coordinates = (2 if "d1" in cfg.data else 1) * dimension(cfg)
-        cfg = small(
-            options.overrides, options.config_dir, m, math.ceil(m / coordinates)
-        )  # a coordinate a canary
+        coordinates = (2 if "d1" in cfg.data else 1) * _known_dimension(cfg)
+        features = math.ceil(m / coordinates)  # one coordinate per canary
+        cfg = compose_small(options.overrides, options.config_dir, m, features)
         return Experiment(cfg, Roster.of_simulated(m, m))
 
     def build(users: int) -> Experiment:
-        cfg = small(options.overrides, options.config_dir, users, 4)
-        n = check_whole("data.n", cfg.data.n) if "n" in cfg.data else NodeFactory.of(cfg).source.n
+        cfg = compose_small(options.overrides, options.config_dir, users, 4)
+        n = check_whole("data.n", cfg.data.n) if "n" in cfg.data else ClientFactory.of(cfg).source.n
         return Experiment(cfg, population(n))
 
     try:
         return build(4)
-    except (
-        ConfigError
-    ):  # an algorithm that asks another group of users in every round needs more of them
-        rounds = small(options.overrides, options.config_dir, 4, 4).rounds
+    except ConfigError:
+        # An algorithm that asks another group of users in every round needs more of them.
+        rounds = compose_small(options.overrides, options.config_dir, 4, 4).rounds
         if not isinstance(rounds, int) or rounds <= 4:
             raise
         return build(rounds)
 
 
-def execute(options: argparse.Namespace) -> None:
-    """Audit what was asked for."""
+def _execute(options: argparse.Namespace) -> None:
     check_number(
         "--confidence",
         options.confidence,
@@ -194,20 +201,17 @@ def execute(options: argparse.Namespace) -> None:
     options.canaries = check_whole(
         "--canaries", 1000 if options.canaries is None else options.canaries, 10
     )
-    if options.config_dir is not None:
-        sys.path.insert(0, options.config_dir)
-        os.environ["PRIVFED_CONFIG_DIR"] = str(Path(options.config_dir).resolve())
-    experiment = set_up(options)
+    use_config_dir(options.config_dir)
+    experiment = _set_up(options)
     check_claim(experiment)
 
-    from privfed.report.run_files import keep_previous, write_config
+    from privfed.experiment.run_folder import start_folder
 
-    folder = prepare_folder(experiment.cfg.out, f"audit-{experiment.cfg.algo.name}")
-    keep_previous(folder)
-    write_config(folder, experiment.cfg)
+    cfg = experiment.cfg
+    folder = start_folder(cfg, cfg.out, f"audit-{cfg.algo.name}")
     experiment.federation.ready = time.perf_counter()
     experiment.federation.on_step = experiment.rows.append
-    experiment.federation.quorum = 0.0  # a canary that keeps silent does not stop a run
+    experiment.federation.quorum = 0.0  # a silent canary does not stop a run
     experiment.ledger.open(folder / "ledger.jsonl")
     result, curves = (by_one_run if options.one_run else by_repetitions)(experiment, options)
     finish(folder, experiment, result, curves, options.quiet)
@@ -215,8 +219,8 @@ def execute(options: argparse.Namespace) -> None:
 
 def by_repetitions(
     experiment: Experiment, options: argparse.Namespace
-) -> tuple[dict[str, Any], Curves]:
-    """Audit by many repetitions; return the result with its audit, and what the pictures show."""
+) -> tuple[dict[str, Any], Any]:
+    """Audit by many repetitions; return the result and the curves of its chart."""
     from privfed.audit.canary import PLUS, Stage
     from privfed.audit.repetitions import observations
     from privfed.audit.trade_off import curves_of
@@ -246,7 +250,7 @@ def by_repetitions(
 
 
 def by_one_run(experiment: Experiment, options: argparse.Namespace) -> tuple[dict[str, Any], None]:
-    """Audit by one run with many canaries; return the result with its audit, and no pictures."""
+    """Audit in one run with many canaries; return the result and no curves."""
     from privfed.audit.one_run import guesses, one_run
     from privfed.foundation.seeding import generator
 
@@ -270,7 +274,11 @@ def finish(
     curves: Curves | None,
     quiet: bool,
 ) -> None:
-    """Write everything, say what was found, and fail if the claim does not hold."""
+    """Write all files and say what was found.
+
+    Raises:
+        RefutedError: if the claim does not hold.
+    """
     from omegaconf import OmegaConf
 
     from privfed.foundation.atomic_files import write_atomically
@@ -293,6 +301,6 @@ def finish(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code of one command."""
-    options = parse(sys.argv[1:] if arguments is None else arguments)
-    return guarded(lambda: execute(options), "interrupted; an audit starts anew")
+    """Audit a privacy claim; return the exit code."""
+    options = _parse(sys.argv[1:] if arguments is None else arguments)
+    return guarded(lambda: _execute(options), "interrupted; an audit starts anew")

@@ -1,4 +1,4 @@
-"""Make TLS certificates for a federation that has none: `privfed certificates FOLDER [HOST ...]`."""
+"""Make TLS certificates for a federation: `privfed certificates FOLDER [HOST ...]`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from privfed.runtimes.certificates import FILES, LOOPBACK, make_certificates
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code of one command."""
-    about = "Make an authority, and a certificate of the server that is signed by it, for tests and demonstrations."
+    """Write certificates; return the exit code."""
+    about = (
+        "Make an authority, and a certificate of the server that is signed by it, "
+        "for tests and demonstrations."
+    )
     parser = Parser(prog="privfed certificates", description=about)
     parser.hint = "see --help"
     parser.add_argument("folder", type=Path, help="where the files go")
@@ -28,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def work() -> None:
         make_certificates(options.folder, options.hosts or LOOPBACK, options.force)
         print(
-            f"written to {options.folder}: {', '.join(FILES)}; nodes need ca.crt, the server server.crt and server.key"
+            f"written to {options.folder}: {', '.join(FILES)}; "
+            "nodes need ca.crt, the server server.crt and server.key"
         )
 
     return guarded(work, "interrupted")

@@ -12,7 +12,7 @@ from privfed.models.published import read
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code of one command."""
+    """Write a model; return the exit code."""
     parser = Parser(
         prog="privfed export",
         description="Write a published model for other programs, without heads.",
@@ -32,8 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         published = read(options.run)
         export(published, options.to)
         shapes = ", ".join(f"{name} {array.shape}" for name, array in published.arrays.items())
-        print(
-            f"written to {options.to}: {shapes if len(published.arrays) < 8 else f'{len(published.arrays)} arrays'}"
-        )
+        count = len(published.arrays)
+        print(f"written to {options.to}: {shapes if count < 8 else f'{count} arrays'}")
 
     return guarded(work, "interrupted; nothing is half written")

@@ -1,6 +1,6 @@
-"""Check and read the ledger of a run: privfed ledger RUN
+"""Check and read the ledger of a run: `privfed ledger RUN`.
 
-Recomputes the chain of hashes and the total cost from the entries alone, and says in plain words what was spent.
+Recompute the chain of hashes and the total cost from the entries alone, and say what was spent.
 """
 
 from __future__ import annotations
@@ -9,20 +9,17 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from privfed.commands.parsing import Parser, guarded
-from privfed.config.run_config import load
+from privfed.config.stored import load
 from privfed.experiment import checkpoint
 from privfed.foundation.errors import ConfigError
+from privfed.privacy.ledger import Budget, Ledger
 
 
-def execute(folder: Path) -> None:
-    """Verify, then show."""
+def _execute(folder: Path) -> None:
     from rich.console import Console
     from rich.table import Table
-
-    from privfed.privacy.ledger import Budget, Ledger
 
     cfg = load(folder)
     budget = Budget(cfg.eps, cfg.delta, cfg.neighbouring)
@@ -52,13 +49,20 @@ def execute(folder: Path) -> None:
         table.add_row(*kind, str(times))
     console = Console(highlight=False)
     console.print(table)
-    spent = f"epsilon {ledger.epsilon:.4g} at delta {ledger.delta:g} ({budget.neighbouring}), of a budget of {budget.epsilon:g}"
+    spent = (
+        f"epsilon {ledger.epsilon:.4g} at delta {ledger.delta:g} ({budget.neighbouring}), "
+        f"of a budget of {budget.epsilon:g}"
+    )
     console.print(f"Together they cost {spent}.", soft_wrap=True)
     _compare(folder, ledger)
 
 
-def _compare(folder: Path, ledger: Any) -> None:
-    """The result must claim what the ledger says, and an unfinished run's checkpoint must know no more releases than it."""
+def _compare(folder: Path, ledger: Ledger) -> None:
+    """Compare the ledger with what the result claims, or the checkpoint of an unfinished run.
+
+    Raises:
+        ConfigError: if the ledger has fewer releases than were made, or another total cost.
+    """
     path, made = folder / "result.json", len(ledger.releases)
     if path.exists():
         privacy = json.loads(path.read_text(encoding="utf-8"))["privacy"]
@@ -76,9 +80,9 @@ def _compare(folder: Path, ledger: Any) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code of one command."""
+    """Show what a run has spent; return the exit code."""
     parser = Parser(prog="privfed ledger", description="Check and read the ledger of a run.")
     parser.hint = "see --help"
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of the run")
     options = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
-    return guarded(lambda: execute(options.run), "interrupted")
+    return guarded(lambda: _execute(options.run), "interrupted")

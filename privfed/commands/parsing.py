@@ -1,27 +1,86 @@
-"""What every command shares: mistakes answered in one line, and exit codes."""
+"""What all commands share: options, errors in one line, and exit codes."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
+from privfed import __version__
 from privfed.foundation.errors import PrivfedError
+
+OWN_CONFIGS = "PRIVFED_CONFIG_DIR"
+"""Environment variable: a folder of configuration files, also for processes that a run starts."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Answers a mistake in one line."""
+    """Reports a wrong argument in one line."""
 
     hint = "settings are written key=value, for example eps=1; see --help"
 
     def error(self, message: str) -> NoReturn:
-        """Exit code 2."""
+        """Print the message and exit with code 2."""
         self.exit(2, f"privfed: {message}; {self.hint}\n")
 
 
+def add_settings(parser: Parser) -> None:
+    """Add the options of commands that compose a configuration: key=value and --config-dir."""
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="settings, for example algo=fedrep eps=1"
+    )
+    add_config_dir(parser)
+
+
+def add_config_dir(parser: Parser, default: str | None = None) -> None:
+    """Add --config-dir. See :func:`use_config_dir`."""
+    parser.add_argument(
+        "--config-dir",
+        default=default,
+        metavar="DIR",
+        help="a folder with configs of your own (algo/mine.yaml, ...)",
+    )
+
+
+def add_general(parser: Parser, quiet: str = "no progress, no summary") -> None:
+    """Add --quiet and --version.
+
+    Args:
+        parser: parser of the command.
+        quiet: help text of --quiet.
+    """
+    parser.add_argument("--quiet", action="store_true", help=quiet)
+    add_version(parser)
+
+
+def add_version(parser: Parser) -> None:
+    """Add --version."""
+    parser.add_argument("--version", action="version", version=f"privfed {__version__}")
+
+
+def use_config_dir(folder: str | None) -> None:
+    """Find modules beside configuration files of the user, here and in processes started later.
+
+    Args:
+        folder: value of --config-dir; nothing happens if None.
+    """
+    if folder is not None:
+        sys.path.insert(0, folder)
+        os.environ[OWN_CONFIGS] = str(Path(folder).resolve())
+
+
 def guarded(work: Callable[[], None], interrupted: str) -> int:
-    """Do the work of a command; its exit code, with one line for whatever went wrong."""
+    """Do the work of a command; report an error in one line.
+
+    Args:
+        work: what the command does.
+        interrupted: what to print on Ctrl-C.
+
+    Returns:
+        The exit code.
+    """
     try:
         work()
     except PrivfedError as error:
@@ -29,10 +88,8 @@ def guarded(work: Callable[[], None], interrupted: str) -> int:
         return error.exit_code
     except (OSError, MemoryError) as error:
         reason = f"not enough memory ({error})" if isinstance(error, MemoryError) else error
-        print(
-            f"privfed: {reason}; the ledger in the run's folder says what was released, if anything",
-            file=sys.stderr,
-        )
+        told = "the ledger in the run's folder says what was released, if anything"
+        print(f"privfed: {reason}; {told}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"privfed: {interrupted}", file=sys.stderr)

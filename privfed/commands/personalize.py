@@ -1,4 +1,4 @@
-"""Personal models after training: heads for users old or new from their own rows, on their own machine.
+"""Fit personal models after training, to users' own rows on their own machine.
 
 privfed personalize --model RUN --data mine.csv --predict new.csv
 """
@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from privfed import __version__
-from privfed.commands.parsing import Parser, guarded
+from privfed.commands.parsing import Parser, add_general, guarded
 from privfed.data.cohort import Ids
 from privfed.data.tables.encoding import EncodedTable
 from privfed.data.tables.inference import require
@@ -34,20 +33,22 @@ from privfed.models.table_model import TableModel
 
 EXAMPLES = """
 examples:
-  privfed personalize --model runs/mine --data ann.csv                       rows without a target are predicted
-  privfed personalize --model runs/mine --data ann.csv --predict new.csv     rows of another file are
+  privfed personalize --model runs/mine --data ann.csv
+      rows without a target are predicted
+  privfed personalize --model runs/mine --data ann.csv --predict new.csv
+      rows of another file are predicted
   privfed personalize --model runs/mine --data all.csv --user ann --head ann.npz
 
-The file of predictions has the number of each row, its user, the prediction, and what it is based on: `personal`, a head;
-`global`, the model of everybody, as the user has no row with a target; `fitted`, a head that was fitted to this very row, so it
-looks better than it is. Nothing is sent anywhere, and no privacy is spent.
+The file of predictions has the number of each row, its user, the prediction, and what it is based
+on: `personal`, a head; `global`, the model of everybody, as the user has no row with a target;
+`fitted`, a head that was fitted to this very row, so it looks better than it is. Nothing is sent
+anywhere, and no privacy is spent.
 
 exit codes: 0 done; 2 bad setting, run or data; 1 anything else
 """
 
 
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Options of the command line."""
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = Parser(
         prog="privfed personalize",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -94,14 +95,20 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="COLUMN",
         help="for runs that were not on a table: what to predict (default: target)",
     )
-    parser.add_argument("--quiet", action="store_true", help="errors only")
-    parser.add_argument("--version", action="version", version=f"privfed {__version__}")
+    add_general(parser, quiet="errors only")
     return parser.parse_args(arguments)
 
 
 @dataclass(frozen=True)
 class Source:
-    """The rows of a file; places (N,): their places in it. named: whether a column says whose they are."""
+    """TableRows of a file.
+
+    Attributes:
+        path: the file.
+        frame: the N rows, encoded.
+        places: places of the rows in the file (N,).
+        named: whether a column says whose row each is.
+    """
 
     path: Path
     frame: EncodedTable
@@ -110,11 +117,11 @@ class Source:
 
     @property
     def rows(self) -> TableRows:
-        """Without users."""
+        """The rows, without the names of their users."""
         return TableRows(self.frame.numbers, self.frame.codes, self.frame.target)
 
     def only(self, kept: Any) -> Source:
-        """Some of the rows, and all names."""
+        """Return some of the rows, with the names of all users."""
         arrays = {
             name: getattr(self.frame, name)[kept] for name in ("who", "numbers", "codes", "target")
         }
@@ -122,7 +129,14 @@ class Source:
 
 
 def schema_for(published: Published, path: Path, target: str | None) -> Schema:
-    """What the columns mean: the table's schema, or for other runs as many columns of numbers as the model takes."""
+    """Return what the columns mean.
+
+    That is the schema of the table the run was on. For other runs it is columns of numbers, as many
+    as the model takes.
+
+    Raises:
+        ConfigError: if the target or the number of columns does not fit the model.
+    """
     if published.schema is not None:
         if target not in (None, published.schema.target.name):
             raise ConfigError.of(
@@ -139,7 +153,15 @@ def schema_for(published: Published, path: Path, target: str | None) -> Schema:
 
 
 def open_file(option: str, path: Path) -> Any:
-    """The table in a file that an option names."""
+    """Open the table in a file.
+
+    Args:
+        option: option of the command line that names the file, for messages.
+        path: the file.
+
+    Raises:
+        ConfigError: if there is no such file.
+    """
     if not path.exists():
         raise ConfigError(f"{option} {path}: there is no such file")
     if path.is_dir():
@@ -150,7 +172,18 @@ def open_file(option: str, path: Path) -> Any:
 def read_source(
     option: str, path: Path, schema: Schema, user: str | None, need_target: bool = False
 ) -> Source:
-    """All rows of a file, or those of one user; rows are left out only if they need a target."""
+    """Read all rows of a file, or those of one user.
+
+    Args:
+        option: see :func:`open_file`.
+        path: the file.
+        schema: what the columns mean.
+        user: name of the only user whose rows are read; all users if None.
+        need_target: leave out rows without a target.
+
+    Raises:
+        ConfigError: if the file does not fit the schema, or has no rows of the user.
+    """
     table = open_file(option, path)
     named = schema.user in table.header
     if not need_target and schema.missing == "drop":
@@ -170,22 +203,34 @@ def read_source(
 
 
 def read_own(path: Path, schema: Schema, user: str | None) -> tuple[Source, Source]:
-    """Rows of --data: those with a target, to fit heads to, and all."""
+    """Read the rows of --data: those with a target, to which heads are fitted, and all."""
     table = open_file("--data", path)
     require(table, schema.target.name, "the target")
     if user is not None:
         require(table, schema.user, "--user")
     whole = read_source("--data", path, schema, user)
     known = np.isfinite(whole.frame.target)
-    if (
-        schema.missing == "drop" and known.any()
-    ):  # which rows have missing values is known to the reader only
+    # Only the reader knows which rows have missing values.
+    if schema.missing == "drop" and known.any():
         return read_source("--data", path, schema, user, need_target=True), whole
     return whole.only(known), whole
 
 
 def heads_for(model: Model, asked: Source, own: Source, users: Ids) -> Ids:
-    """The place of each asked row's user among those of --data, -1 for who has no row there. users: those who have."""
+    """Return, per row to predict, the place of its user among those of --data.
+
+    Args:
+        model: the published model.
+        asked: the N rows to predict.
+        own: rows that heads are fitted to.
+        users: places of the users who have such rows.
+
+    Returns:
+        Places (N,), -1 for users who have no row in --data.
+
+    Raises:
+        ConfigError: if it is not clear whose the rows are, or nothing can predict them.
+    """
     if not own.named:
         return (
             np.zeros(len(asked.frame), dtype=np.int64)
@@ -195,7 +240,8 @@ def heads_for(model: Model, asked: Source, own: Source, users: Ids) -> Ids:
     if not asked.named:
         if len(users) > 1:
             raise ConfigError(
-                f"{asked.path}: does not say whose rows it has, and {own.path} is of {len(users):,} users; give --user"
+                f"{asked.path}: does not say whose rows it has, "
+                f"and {own.path} is of {len(users):,} users; give --user"
             )
         return np.full(len(asked.frame), users[0] if len(users) else -1)
     known = {own.frame.names[user]: int(user) for user in users}
@@ -204,13 +250,24 @@ def heads_for(model: Model, asked: Source, own: Source, users: Ids) -> Ids:
     if isinstance(model, LinearModel) and (whose < 0).any():
         stranger = asked.frame.names[asked.frame.who[np.argmax(whose < 0)]]
         raise ConfigError(
-            f"{asked.path}: user {stranger!r} has no row with a target in {own.path}, and the run no global model"
+            f"{asked.path}: user {stranger!r} has no row with a target in {own.path}, "
+            "and the run no global model"
         )
     return whose
 
 
-def table_of(schema: Schema, asked: Source, answers: Any, whose: Ids, fitted: bool) -> bytes:
-    """The file of predictions."""
+def predictions_file(
+    schema: Schema, asked: Source, answers: Any, whose: Ids, fitted: bool
+) -> bytes:
+    """Return the content of the file of predictions.
+
+    Args:
+        schema: what the columns mean.
+        asked: the N rows to predict.
+        answers: predictions (N,).
+        whose: see :func:`heads_for`.
+        fitted: whether heads were fitted to these very rows.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["row", *([schema.user] if asked.named else []), "prediction", "basis"])
@@ -224,8 +281,8 @@ def table_of(schema: Schema, asked: Source, answers: Any, whose: Ids, fitted: bo
     return text.getvalue().encode()
 
 
-def in_words(model: Model, schema: Schema, fitted: Fitted) -> str:
-    """How well heads do on rows they were not fitted to."""
+def _in_words(model: Model, schema: Schema, fitted: Fitted) -> str:
+    """Say how well heads do on rows that they were not fitted to."""
     judged = np.isfinite(fitted.own)
     if not judged.any():
         return "too few rows to judge a head by a row that it was not fitted to"
@@ -235,13 +292,12 @@ def in_words(model: Model, schema: Schema, fitted: Fitted) -> str:
     return f"{what} on rows left out one at a time: {own:{form}} with a head{rival}"
 
 
-def count(number: int, what: str) -> str:
-    """`1 row`, `2,000 rows`."""
+def _count(number: int, what: str) -> str:
+    """Return a number with its noun: `1 row`, `2,000 rows`."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def execute(options: argparse.Namespace) -> None:
-    """Fit, predict and write."""
+def _execute(options: argparse.Namespace) -> None:
     published = read(options.model)
     model = published.model
     paths = [
@@ -269,25 +325,25 @@ def execute(options: argparse.Namespace) -> None:
     fitted = fit_users(model, own.rows, own.frame.who, len(own.frame.names))
     answers = predict(model, asked.rows, fitted.V, whose)
     again = options.predict is None and not unknown.any()
-    write_output("--out", options.out, table_of(schema, asked, answers, whose, again))
+    content = predictions_file(schema, asked, answers, whose, again)
+    write_output("--out", options.out, content)
     if options.head is not None:
-        content = io.BytesIO()
+        heads = io.BytesIO()
         np.savez(
-            content,
+            heads,
             V=fitted.V[users],
             users=np.array([own.frame.names[user] for user in users], dtype=np.str_),
         )
-        write_output("--head", options.head, content.getvalue(), mode=0o600)
+        write_output("--head", options.head, heads.getvalue(), mode=0o600)
     if options.quiet:
         return
-    lines = [
-        f"{options.data}: {count(len(own.frame), 'row')} with a target, of {count(len(users), 'user')}"
-    ]
+    rows, people = _count(len(own.frame), "row"), _count(len(users), "user")
+    lines = [f"{options.data}: {rows} with a target, of {people}"]
     lines += [
         *(own.frame.notes if options.user is None else ()),
-        in_words(model, schema, fitted) if len(users) else "no head: the global model answers",
+        _in_words(model, schema, fitted) if len(users) else "no head: the global model answers",
     ]
-    where = f"{options.out}: {count(len(answers), 'prediction')} for {asked.path}"
+    where = f"{options.out}: {_count(len(answers), 'prediction')} for {asked.path}"
     strangers = int(np.sum(whose < 0))
     lines.append(
         where
@@ -298,11 +354,11 @@ def execute(options: argparse.Namespace) -> None:
         )
     )
     if options.head is not None:
-        lines.append(f"{options.head}: {count(len(users), 'head')}, readable by you alone")
+        lines.append(f"{options.head}: {_count(len(users), 'head')}, readable by you alone")
     print("\n".join(lines))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code of one command."""
-    options = parse(sys.argv[1:] if arguments is None else arguments)
-    return guarded(lambda: execute(options), "interrupted; nothing is half written")
+    """Fit heads and predict; return the exit code."""
+    options = _parse(sys.argv[1:] if arguments is None else arguments)
+    return guarded(lambda: _execute(options), "interrupted; nothing is half written")

@@ -1,4 +1,4 @@
-"""Command line: check what an experiment claims by running it on neighbouring data sets.
+"""Check what an experiment claims by running it on neighbouring data sets.
 
 privfed replay algo=fedrep eps=1
 """
@@ -10,43 +10,38 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from privfed.commands.parsing import Parser, guarded
+from privfed.commands.parsing import Parser, add_settings, guarded, use_config_dir
 from privfed.foundation.errors import ConfigError, RefutedError
 
 if TYPE_CHECKING:
     from privfed.audit.claims import Report
 
 SMALL = ("data.n=24",)
-"""Sensitivities do not depend on the number of users, so a few are enough unless one asks for more."""
+"""Few users are enough: sensitivities do not depend on their number."""
 EXAMPLES = """
 examples:
   privfed replay algo=altmin init=pairs neighbouring=add-remove
   privfed replay --config-dir mine algo=shared_model        an algorithm of your own
   privfed replay algo=expmech rounds=2 --tries 2000         search longer for the worst user
 
-It takes the keys of privfed run (data.n is 24 unless given). Every release is compared between neighbouring data sets: strange
-users, users found by a search, users who are absent, nodes that lie. Simulated data only; nothing is written.
+It takes the keys of privfed run (data.n is 24 unless given). Every release is compared between
+neighbouring data sets: strange users, users found by a search, users who are absent, nodes that
+lie. Simulated data only; nothing is written.
 
-exit codes: 0 nothing speaks against the claims; 4 a claim is refuted; 2 bad configuration; 1 anything else
+exit codes: 0 nothing speaks against the claims; 4 a claim is refuted; 2 bad configuration;
+1 anything else
 """
 
 
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Options of the command line; everything else is key=value."""
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = Parser(
         prog="privfed replay",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Run an experiment on neighbouring data sets and compare what passes the noise gate with the ledger.",
+        description="Run an experiment on neighbouring data sets "
+        "and compare what passes the noise gate with the ledger.",
         epilog=EXAMPLES,
     )
-    parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="settings, for example algo=fedrep eps=1"
-    )
-    parser.add_argument(
-        "--config-dir",
-        metavar="DIR",
-        help="a folder with configs of your own (algo/mine.yaml, ...)",
-    )
+    add_settings(parser)
     parser.add_argument(
         "--tries",
         type=int,
@@ -56,14 +51,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_intermixed_args(arguments)
 
 
-def in_words(report: Report) -> str:
-    """What was done and how near neighbours came, for a person."""
+def _in_words(report: Report) -> str:
+    """Say what was done and how far apart neighbours were."""
     lines = [
-        f"{report.runs} runs, {report.releases} releases each, {report.neighbouring}, guarantee: {report.guarantee}"
+        f"{report.runs} runs, {report.releases} releases each, {report.neighbouring}, "
+        f"guarantee: {report.guarantee}"
     ]
     if report.nearest:
         lines.append(
-            "largest distance of neighbours, as a part of what the ledger claims (users; nodes that lie):"
+            "largest distance of neighbours, as a part of what the ledger claims "
+            "(users; nodes that lie):"
         )
     for name, (ratio, who) in report.nearest.items():
         lies = f"{report.lying[name][0]:8.5f}" if name in report.lying else "       -"
@@ -77,20 +74,19 @@ def in_words(report: Report) -> str:
     return "\n".join(lines)
 
 
-def execute(options: argparse.Namespace) -> None:
-    """Replay what was asked for; raises where a claim does not hold."""
+def _execute(options: argparse.Namespace) -> None:
     from privfed.audit.claims import replay
     from privfed.config.composition import compose
 
     if "data=table" in options.overrides:
         raise ConfigError(
-            "data=table: a replay changes users' data, so it needs simulated ones, as data=synthetic has them"
+            "data=table: a replay changes users' data, so it needs simulated ones, "
+            "as data=synthetic has them"
         )
+    use_config_dir(options.config_dir)
     cfg = compose([*SMALL, *options.overrides], options.config_dir)
-    if options.config_dir is not None:
-        sys.path.insert(0, options.config_dir)
     report = replay(cfg, options.tries)
-    print(in_words(report))
+    print(_in_words(report))
     for finding in report.findings:
         print(f"REFUTED ({finding.claim}): {finding.words}")
     if report.findings:
@@ -100,6 +96,6 @@ def execute(options: argparse.Namespace) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code of one command."""
-    options = parse(sys.argv[1:] if arguments is None else arguments)
-    return guarded(lambda: execute(options), "interrupted")
+    """Replay an experiment; return the exit code."""
+    options = _parse(sys.argv[1:] if arguments is None else arguments)
+    return guarded(lambda: _execute(options), "interrupted")

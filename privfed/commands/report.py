@@ -13,8 +13,8 @@ from privfed.report.past_runs import find
 from privfed.report.run_files import page_again
 
 
-def execute(paths: Sequence[Path], out: Path | None) -> None:
-    """Write the page of what is in these folders."""
+def _execute(paths: Sequence[Path], out: Path | None) -> None:
+    """Write the page of the runs in some folders."""
     from privfed.report.comparison_page import comparison_page
     from privfed.report.console import PatientConsole
 
@@ -37,7 +37,7 @@ def execute(paths: Sequence[Path], out: Path | None) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code of one command."""
+    """Write a page; return the exit code."""
     about = (
         "Write the page of a run again, or one that compares several runs or the runs of a sweep."
     )
@@ -53,4 +53,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
     where = "the page; otherwise report.html in the one folder that is given, or comparison.html"
     parser.add_argument("--out", type=Path, metavar="PAGE", help=where)
     options = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
-    return guarded(lambda: execute(options.runs, options.out), "interrupted")
+    return guarded(lambda: _execute(options.runs, options.out), "interrupted")

@@ -1,4 +1,4 @@
-"""Register who may take part: `privfed roster roster.json alice bob clinic=100 --simulated extra=500`."""
+"""Register who may take part: `privfed roster roster.json alice clinic=100 --simulated x=500`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from privfed.foundation.errors import ConfigError
 
 
 def parse_member(text: str, simulated: bool) -> Member:
-    """NAME, or NAME=USERS."""
+    """Make a member from NAME or NAME=USERS.
+
+    Raises:
+        ConfigError: if the text has another form.
+    """
     name, _, users = text.partition("=")
     if users and not users.isdecimal():
         raise ConfigError(
@@ -22,8 +26,8 @@ def parse_member(text: str, simulated: bool) -> Member:
     return Member(name, int(users or 1), new_token(), simulated)
 
 
-def execute(options: argparse.Namespace) -> None:
-    """Add nodes to a roster, which is made where there is none; nodes that are there keep their tokens."""
+def _execute(options: argparse.Namespace) -> None:
+    """Add nodes to a roster, new or existing; nodes that it has already keep their tokens."""
     listed = list(Roster.read(options.file)) if options.file.exists() else []
     listed += [parse_member(text, False) for text in options.nodes] + [
         parse_member(text, True) for text in options.simulated
@@ -37,12 +41,13 @@ def execute(options: argparse.Namespace) -> None:
         raise ConfigError(f"{options.file}: cannot be written ({error.strerror})") from error
     roster.write_tokens(tokens)
     print(
-        f"{options.file}: {len(roster)} node(s), {roster.users} user(s). Keep it secret; give each node its file in {tokens}/"
+        f"{options.file}: {len(roster)} node(s), {roster.users} user(s). "
+        f"Keep it secret; give each node its file in {tokens}/"
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code of one command."""
+    """Write a roster and its tokens; return the exit code."""
     parser = Parser(
         prog="privfed roster", description="Register who may take part in a federation."
     )
@@ -64,4 +69,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="nodes of simulated users",
     )
     options = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
-    return guarded(lambda: execute(options), "interrupted")
+    return guarded(lambda: _execute(options), "interrupted")

@@ -7,51 +7,52 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from privfed import __version__
-from privfed.commands.parsing import Parser, guarded
+from privfed.commands.parsing import Parser, add_general, add_settings, guarded, use_config_dir
 from privfed.foundation.errors import ConfigError
 
 EXAMPLES = """
 examples:
-  python -m privfed.run                                  Private FedRep at eps=1 on the built-in problem
-  python -m privfed.run eps=0.25 seed=3 out=runs/low     a tighter budget, into a folder of your choice
-  python -m privfed.run eps=inf                          the same code without privacy
-  python -m privfed.run algo=altmin init=pairs           another algorithm, with another initialiser
-  python -m privfed.run algo=standalone                  every user alone
-  python -m privfed.run data=table data.path=my.csv data.user=id data.target=rating eps=2    your own table
-  python -m privfed.run preset=pmpr                      the paper's own hyper-parameters
-  python -m privfed.run data.n=200000 runtime.nodes=8    more users, on eight nodes
-  python -m privfed.run privacy.clip=auto                clip norms by private quantiles, charged to the budget
-  python -m privfed.run -m eps=1,2,4 seed=0,1,2          every combination, a run a core, and a page that compares them
-  python -m privfed.run --help algo=altmin               the settings of another algorithm
-  python -m privfed.run --plan eps=2                     what would be released and at what cost; releases nothing
+  python -m privfed.run
+      Private FedRep at eps=1 on the built-in problem
+  python -m privfed.run eps=0.25 seed=3 out=runs/low
+      a tighter budget, into a folder of your choice
+  python -m privfed.run eps=inf
+      the same code without privacy
+  python -m privfed.run algo=altmin init=pairs
+      another algorithm, with another initialiser
+  python -m privfed.run algo=standalone
+      every user alone
+  python -m privfed.run data=table data.path=my.csv data.user=id data.target=rating eps=2
+      your own table
+  python -m privfed.run preset=pmpr
+      the paper's own hyper-parameters
+  python -m privfed.run data.n=200000 runtime.nodes=8
+      more users, on eight nodes
+  python -m privfed.run privacy.clip=auto
+      clip norms by private quantiles, charged to the budget
+  python -m privfed.run -m eps=1,2,4 seed=0,1,2
+      every combination, one run per core, and a page that compares them
+  python -m privfed.run --help algo=altmin
+      the settings of another algorithm
+  python -m privfed.run --plan eps=2
+      what would be released and at what cost; releases nothing
 
 exit codes: 0 done; 2 bad configuration or data; 3 privacy budget refused; 1 anything else
 """
 
 
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Options of the command line; everything else is key=value."""
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = Parser(
         prog="python -m privfed.run",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Learn one shared representation under user-level differential privacy; every user keeps a private head.",
+        description="Learn one shared representation under user-level differential privacy; "
+        "every user keeps a private head.",
     )
-    parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="settings, for example algo=fedrep eps=1"
-    )
-    parser.add_argument(
-        "--config-dir",
-        metavar="DIR",
-        help="a folder with configs of your own (algo/mine.yaml, ...)",
-    )
+    add_settings(parser)
     parser.add_argument(
         "-m",
         "--multirun",
@@ -70,8 +71,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--resume", metavar="RUN", help="go on with an interrupted run or sweep, from its folder"
     )
-    parser.add_argument("--quiet", action="store_true", help="no progress, no summary")
-    parser.add_argument("--version", action="version", version=f"privfed {__version__}")
+    add_general(parser)
     if {"-h", "--help"} & set(arguments):
         from privfed.config.help import settings_help
 
@@ -79,35 +79,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_intermixed_args(arguments)
 
 
-def prepare_folder(out: object, algo: str) -> Path:
-    """A writable folder for the run; by default a new one under runs/."""
-    name = str(out) if out is not None else f"runs/{algo}-{time.strftime('%Y%m%d-%H%M%S')}"
-    folder, i = Path(name), 2
-    try:
-        while out is None and folder.exists():
-            folder, i = Path(f"{name}-{i}"), i + 1
-        folder.mkdir(parents=True, exist_ok=out is not None)
-        probe = folder / ".writable"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise ConfigError.of("out", name, f"cannot write there ({error.strerror})") from error
-    return folder
-
-
-def execute(options: argparse.Namespace) -> None:
-    """Run what was asked for."""
+def _execute(options: argparse.Namespace) -> None:
     from privfed.config.composition import compose
-    from privfed.config.run_config import recall
+    from privfed.config.stored import recall
 
     resumed = None if options.resume is None else Path(options.resume)
-    if options.config_dir is not None:
-        sys.path.insert(0, options.config_dir)
-        os.environ["PRIVFED_CONFIG_DIR"] = str(
-            Path(options.config_dir).resolve()
-        )  # for processes that a runtime starts
-    if options.multirun or is_sweep(resumed):
-        sweep(options, resumed)
+    use_config_dir(options.config_dir)
+    if options.multirun or _is_sweep(resumed):
+        _sweep(options, resumed)
         return
     if options.jobs is not None:
         raise ConfigError(f"--jobs {options.jobs}: is for a sweep; add -m")
@@ -128,27 +107,24 @@ def execute(options: argparse.Namespace) -> None:
         console.show_plan(experiment)
         return
 
+    from privfed.experiment.run_folder import carry_out, start_folder
     from privfed.report import loggers
-    from privfed.report.run_files import keep_previous, write_config
 
     loggers.chosen(cfg)
-    folder = resumed or prepare_folder(cfg.out, cfg.algo.name)
-    if resumed is None:
-        keep_previous(folder)
-        write_config(folder, cfg)
+    folder = resumed or start_folder(cfg, cfg.out, cfg.algo.name)
     with console.Progress(experiment, quiet=options.quiet) as progress:
         carry_out(experiment, folder, resumed is not None, progress.step)
     if not options.quiet:
         console.show_summary(json.loads((folder / "result.json").read_text()), folder)
 
 
-def is_sweep(folder: Path | None) -> bool:
-    """Whether the folder to go on with is that of a sweep."""
+def _is_sweep(folder: Path | None) -> bool:
+    """Return whether the folder to continue is that of a sweep."""
     return folder is not None and (folder / "sweep.json").exists()
 
 
-def sweep(options: argparse.Namespace, resumed: Path | None) -> None:
-    """Many runs instead of one."""
+def _sweep(options: argparse.Namespace, resumed: Path | None) -> None:
+    """Do the runs of a sweep instead of one run."""
     from privfed.experiment import sweep
 
     if options.plan:
@@ -157,37 +133,15 @@ def sweep(options: argparse.Namespace, resumed: Path | None) -> None:
         raise ConfigError(
             f"{options.overrides[0]}: a resumed sweep keeps its settings; give none beside --resume"
         )
-    if resumed is not None and not is_sweep(resumed):
+    if resumed is not None and not _is_sweep(resumed):
         raise ConfigError(f"--resume {resumed}: there is no sweep in that folder")
     sweep.execute(options.overrides, options.config_dir, options.jobs, resumed, options.quiet)
 
 
-def carry_out(
-    experiment: Any, folder: Path, resume: bool, on_step: Callable[[Any], None] = lambda row: None
-) -> None:
-    """Do the run in its folder, which has its configuration already, and write everything else."""
-    from privfed.report import loggers
-    from privfed.report.run_files import write_run
-
-    books = loggers.chosen(experiment.cfg)
-    books.start(experiment.cfg, folder)
-
-    def step(row: dict[str, Any]) -> None:
-        on_step(row)
-        books.step(row)
-
-    launch = getattr(experiment.runtime, "launch", None)
-    if launch is not None:  # the run happens, and is written, in other processes
-        launch(experiment, folder, step, resume=resume)
-    else:
-        write_run(folder, experiment.cfg, experiment.run(folder, step, resume=resume))
-    books.end(json.loads((folder / "result.json").read_text()))
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code of one command."""
-    options = parse(sys.argv[1:] if arguments is None else arguments)
+    """Do one run or a sweep; return the exit code."""
+    options = _parse(sys.argv[1:] if arguments is None else arguments)
     return guarded(
-        lambda: execute(options),
+        lambda: _execute(options),
         "interrupted; nothing is lost, go on with --resume and the run's folder",
     )

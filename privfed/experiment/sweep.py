@@ -70,8 +70,8 @@ def check(overrides: Sequence[str], config_dir: str | None) -> str:
 
 def perform(folder: Path, resume: bool) -> Any:
     """Do the run whose configuration is in the folder, or go on with it. Returns its result."""
-    from privfed.commands.run import carry_out
-    from privfed.config.run_config import load
+    from privfed.config.stored import load
+    from privfed.experiment.run_folder import carry_out
     from privfed.experiment.wiring import Experiment
 
     with suppress(OSError):
@@ -135,7 +135,7 @@ def _check_all(pool: Pool, lines: Sequence[list[str]], config_dir: str | None) -
 
 def _prepare(overrides: Sequence[str], choices: Sequence[Choice], texts: Sequence[str]) -> Path:
     """The sweep's folder, with a folder and a configuration for every run."""
-    from privfed.commands.run import prepare_folder
+    from privfed.experiment.run_folder import prepare_folder
 
     out = OmegaConf.create(texts[0]).out
     traces = (SWEEP, "result.json", "ledger.jsonl", "*/ledger.jsonl")

@@ -19,7 +19,7 @@ from privfed.data.source import DataSource
 from privfed.experiment import checkpoint
 from privfed.experiment.evaluation import Evaluation
 from privfed.experiment.result import Outcome, result_of
-from privfed.federation.client_factory import NodeFactory
+from privfed.federation.client_factory import ClientFactory
 from privfed.federation.federation import Federation
 from privfed.federation.roster import Roster
 from privfed.federation.user_state import PRIVATE, keep_fingerprint
@@ -29,6 +29,7 @@ from privfed.privacy.gate import NoiseGate
 from privfed.privacy.ledger import Budget, Ledger
 from privfed.privacy.noise import NoiseSource, noise_source
 from privfed.privacy.settings import PrivacySettings
+from privfed.runtimes.runtime import Runtime
 
 Row = dict[str, Any]
 
@@ -51,10 +52,8 @@ class Experiment:
         self.rows: list[Row] = []
         self.started = time.perf_counter()
         self.budget = Budget(cfg.eps, cfg.delta, cfg.neighbouring)
-        self.runtime = build(cfg.runtime, "runtime")()
-        self.factory = NodeFactory.of(cfg)
-        if source is not None:
-            self.factory.__dict__["source"] = source
+        self.runtime: Runtime = build(cfg.runtime, "runtime")()
+        self.factory = ClientFactory.of(cfg, source)
         self.data = self.factory.source
         k = dimension(cfg, self.data.d)
         self.roster = roster or Roster.of_simulated(
@@ -85,7 +84,7 @@ class Experiment:
             publish=not self.simulated,
             schema=self.data.schema,
             U_star=self.data.U_star if self.simulated else None,
-            **self.runtime.patience,
+            **vars(self.runtime.patience),
         )
         self.strategy = self._make_strategy(self.federation)
         self.evaluation = Evaluation(self)

@@ -13,13 +13,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, NoReturn
 
-THREADS = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "NUMBA_NUM_THREADS",
-)
+from privfed.foundation.environment import thread_limits
+
 PATIENCE = 10.0
 """Seconds a process has to end its run when it is asked to."""
 
@@ -104,7 +99,7 @@ class Pool:
 
     def _start(self) -> Worker:
         ours, theirs = self.context.Pipe()
-        process = self.context.Process(target=serve, args=(theirs, self.work), daemon=True)
+        process = self.context.Process(target=work_on_tasks, args=(theirs, self.work), daemon=True)
         with one_thread():
             process.start()
         theirs.close()
@@ -119,7 +114,7 @@ class Pool:
             return Lost(worker.process.exitcode)
 
 
-def serve(pipe: Connection, work: Callable[[Any], Any]) -> None:
+def work_on_tasks(pipe: Connection, work: Callable[[Any], Any]) -> None:
     """What a process of the pool does until its pipe is closed. Ctrl-C is for the parent, who asks it to end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(EOFError, OSError, KeyboardInterrupt):
@@ -139,8 +134,8 @@ def _end(number: int, frame: object) -> NoReturn:
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Processes started in here compute with one thread each: libraries read this when they are loaded."""
-    before = {name: os.environ.get(name) for name in THREADS}
-    os.environ.update(dict.fromkeys(THREADS, "1"))
+    before = {name: os.environ.get(name) for name in thread_limits()}
+    os.environ.update(thread_limits())
     try:
         yield
     finally:

@@ -1,1 +1,1 @@
-"""Who takes part, and what stays with each participant."""
+"""Who takes part in a federation, and what stays with each participant."""

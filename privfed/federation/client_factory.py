@@ -1,56 +1,110 @@
-"""How a node makes its client from settings alone: the same in this process, in a worker and on another machine."""
+"""Make the client of a node from settings alone.
+
+The same factory works in this process, in a worker process and on another machine.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from flwr.client import Client
+from flwr.common import NDArrays
 from omegaconf import DictConfig, OmegaConf
 
 from privfed.config.instantiation import Settings, algorithm_settings, build, filled
 from privfed.data.cohort import UserCohort
 from privfed.data.source import DataSource
+from privfed.federation.head_store import HeadStore
+from privfed.federation.user_state import Memory
+from privfed.federation.welcome import Welcome
+from privfed.foundation.linalg import Array
 from privfed.kernels.gradients import prepare
 
 
+class ServingClient(Protocol):
+    """What the federation needs to know of the client that serves a node's users."""
+
+    cohort: Any
+    memory: Memory | None
+    """What users keep from round to round, if the algorithm needs it."""
+    store: HeadStore | None
+    """Where users keep their own predictors, if a folder was given."""
+    takes_rows: bool
+    """Whether the client can learn from rows of a table."""
+
+    def to_client(self) -> Client:
+        """Return the same client for Flower's messages."""
+        ...
+
+    def weights(self, block: Any, shared: NDArrays) -> Array:
+        """Return the users' own predictors (B, d), given the published model."""
+        ...
+
+
 @dataclass(frozen=True)
-class NodeFactory:
-    """Makes clients. Holds plain settings only, what to make by `_target_`: it can be pickled, or sent as JSON."""
+class ClientFactory:
+    """Makes clients. It holds plain settings only, so it can be pickled or sent as JSON.
+
+    Attributes:
+        client: settings of the client, with its `_target_`.
+        init: settings of the initialiser's client side, if there is one.
+        data: settings of the data source, with its `_target_`.
+        seed: seed of the run.
+        private: folder where nodes keep what their users remember from round to round; in memory
+            only unless given.
+        given_source: data source that was made before; made from the settings unless given. It
+            stays in this process: it is neither compared nor pickled.
+    """
 
     client: Settings
     init: Settings | None
     data: Settings
     seed: int
     private: str | None = None
-    """The folder where nodes keep what their users remember from round to round, besides in memory."""
+    given_source: DataSource | None = field(default=None, compare=False, repr=False)
 
     @classmethod
-    def of(cls, cfg: DictConfig) -> NodeFactory:
-        """What nodes need to know of a configuration."""
+    def of(cls, cfg: DictConfig, source: DataSource | None = None) -> ClientFactory:
+        """Take from a configuration what nodes need to know.
+
+        Args:
+            cfg: resolved configuration of a run.
+            source: data source that was made before.
+        """
         client = filled(cfg.algo.client, algorithm_settings(cfg))
         init = filled(cfg.init.client, cfg.init) if cfg.init.client else None
         data = OmegaConf.to_container(cfg.data)
-        return cls(client, init, data, cfg.seed)  # type: ignore[arg-type]
+        return cls(client, init, data, cfg.seed, given_source=source)  # type: ignore[arg-type]
+
+    @classmethod
+    def from_welcome(cls, welcome: Welcome) -> ClientFactory:
+        """Take the settings that the server sent."""
+        return cls(welcome.client, welcome.init, welcome.data, welcome.seed)
 
     @cached_property
     def source(self) -> DataSource:
-        """Where the users' data come from."""
-        source: DataSource = build(self.data, "data")(seed=self.seed)
-        return source
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return NodeFactory, (self.client, self.init, self.data, self.seed, self.private)
-
-    def keeping(self, folder: Path) -> NodeFactory:
-        """The same, with nodes that keep what their users remember in this folder; data need not be made again."""
-        made = replace(self, private=str(folder))
-        made.__dict__["source"] = self.source
+        """The data source."""
+        if self.given_source is not None:
+            return self.given_source
+        made: DataSource = build(self.data, "data")(seed=self.seed)
         return made
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ClientFactory, (self.client, self.init, self.data, self.seed, self.private)
+
+    def keeping(self, folder: Path) -> ClientFactory:
+        """Return the same factory for nodes that keep what their users remember in a folder."""
+        return replace(self, private=str(folder), given_source=self.source)
+
     def __call__(self, users: range) -> Any:
-        """The client of a node that serves these users, with only their data."""
+        """Make the client of a node, with the data of its users only.
+
+        Args:
+            users: public numbers of the users behind the node.
+        """
         prepare()
         client = self.serving(self.source.cohort(users.start, users.stop))
         if self.private is not None and client.memory is not None:
@@ -63,27 +117,32 @@ class NodeFactory:
         about: str = "the federation",
         published: bool = False,
         simulated: bool = False,
-    ) -> dict[str, Any]:
-        """What a node in another process makes its client from: settings, and the public numbers of its users.
+    ) -> Welcome:
+        """Return what a node in another process makes its client from.
 
-        published: the node only takes a finished model. simulated: its users are registered as simulated ones.
+        Args:
+            users: public numbers of the users behind the node.
+            about: description of the federation, for people.
+            published: whether the node only receives a finished model.
+            simulated: whether the users of the node are registered as simulated.
         """
-        data = self.source
-        return {
-            "client": self.client,
-            "init": self.init,
-            "data": self.data,
-            "seed": self.seed,
-            "users": [users.start, users.stop],
-            "d": data.d,
-            "columns": data.columns,
-            "error": data.error,
-            "about": about,
-            "published": published,
-            "simulated": simulated,
-        }
+        source = self.source
+        columns = source.columns
+        return Welcome(
+            client=self.client,
+            init=self.init,
+            data=self.data,
+            seed=self.seed,
+            users=users,
+            d=source.d,
+            columns=None if columns is None else [str(name) for name in columns],
+            error=source.error,
+            about=about,
+            published=published,
+            simulated=simulated,
+        )
 
     def serving(self, cohort: UserCohort) -> Any:
-        """A client for these users."""
+        """Make a client for the users of a cohort."""
         init = None if self.init is None else build(self.init, "init")()
         return build(self.client, "algo")(cohort=cohort, init=init)

@@ -1,4 +1,7 @@
-"""What a strategy is given: who takes part, the noise gate, the budget and its split, and where progress goes."""
+"""The frame of a run that a strategy is given.
+
+It says who takes part, holds the noise gate and the split of the budget, and takes progress.
+"""
 
 from __future__ import annotations
 
@@ -20,50 +23,55 @@ class Federation:
     """The public frame of a run, the same for every algorithm."""
 
     nodes: Mapping[str, range]
-    """Registered nodes and the users behind each: known in advance, never taken from a message."""
+    """Users behind each registered node: known in advance, never taken from a message."""
     d: int
     k: int
     seed: int
     gate: NoiseGate
     privacy: PrivacySettings
     init: Any = None
-    """The server half of the initialiser."""
+    """The server side of the initialiser."""
     error: str = "mse"
-    """What is to be made small: mse (targets are numbers), risk (labels -1 and 1) or frobenius."""
+    """What is minimised: mse (targets are numbers), risk (labels -1 and 1) or frobenius."""
     personal: bool = False
-    """A simulation whose users' own predictors can be judged at the end."""
+    """Whether this is a simulation whose users' own predictors can be judged at the end."""
     schema: Any = None
-    """What the columns of a table mean, where data are one."""
+    """What the columns mean, if the data are a table."""
     U_star: Array | None = None
     """The true representation, in simulations."""
     validate: Callable[[list[Array]], dict[str, float]] | None = None
-    """Error of a published model on fresh public users, where there are some."""
+    """Error of a published model on fresh public users, if there are any."""
     on_step: Callable[[dict[str, Any]], None] = field(default=lambda row: None)
     join_timeout: float = 600
     """Seconds to wait for all nodes before the first step."""
     rejoin_timeout: float = 0
-    """Seconds to wait in later steps until enough users are connected."""
+    """Seconds to wait in later steps until users enough for the quorum are connected."""
     quorum: float = 0.0
-    """Fraction of the users a step needs; with fewer the run stops, and can be resumed."""
+    """Fraction of the users that a step needs; with fewer, the run stops and can be resumed."""
     strict: bool = True
-    """A node that fails stops the run (in one process, where it is a bug); otherwise its users count as zero."""
+    """Whether a failing node stops the run (in one process it is a bug), or counts as zero."""
     publish: bool = False
-    """Whether nodes are sent the published model at the end, so that their users can fit final heads."""
+    """Whether nodes are sent the published model at the end, to fit the final heads."""
     ready: float = 0.0
-    """When every node had joined (time.perf_counter)."""
+    """Time at which every node had joined, by time.perf_counter."""
 
     @property
     def n(self) -> int:
-        """The public number of users: the divisor of every mean, whoever replies."""
+        """Public number of users: the divisor of every mean, whoever replies."""
         return sum(len(users) for users in self.nodes.values())
 
     def asked(self, groups: int, group: int | None) -> dict[str, int]:
-        """Registered users of each node who take part: all, or those of one of so many disjoint groups."""
+        """Return the number of registered users per node who take part in a step.
+
+        Args:
+            groups: number of disjoint groups that the users are split into.
+            group: the group that takes part; None for all users.
+        """
         if group is None:
             return {cid: len(users) for cid, users in self.nodes.items()}
         return {cid: counts[group] for cid, counts in self._by_group(groups).items()}
 
-    @lru_cache(maxsize=1)  # noqa: B019  one federation a run
+    @lru_cache(maxsize=1)  # noqa: B019  one federation per run
     def _by_group(self, groups: int) -> dict[str, list[int]]:
         n = self.n
         members = {

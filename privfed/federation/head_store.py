@@ -1,4 +1,4 @@
-"""Where a client keeps its users' own predictors: on its own disk, by user, readable by nobody else."""
+"""Store of the users' own predictors on the disk of their node, readable by its owner only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ from privfed.foundation.linalg import Array
 
 
 class HeadStore:
-    """A folder with one file a user. names: what users are called, by public number; otherwise they are called user-NUMBER."""
+    """A folder with one file per user.
+
+    Args:
+        folder: where the files are; made if it does not exist.
+        names: names of users by public number; other users are called user-NUMBER.
+
+    Raises:
+        ConfigError: if the folder cannot be written to.
+    """
 
     def __init__(self, folder: Path, names: Mapping[int, str] | None = None) -> None:
         self.folder, self.names = folder, names or {}
@@ -30,7 +38,7 @@ class HeadStore:
             raise ConfigError(f"{folder}: cannot keep heads there ({error.strerror})") from error
 
     def path(self, user: int) -> Path:
-        """The file of a user; names are escaped, so that none leads out of the folder."""
+        """Return the file of a user; names are escaped, so that none leads out of the folder."""
         name = self.names.get(user, f"user-{user}")
         return self.folder / f"{quote(name, safe='')}.npz"
 
@@ -40,13 +48,13 @@ class HeadStore:
             self.save_arrays(user, w=w)
 
     def save_arrays(self, user: int, **arrays: NDArray[Any]) -> None:
-        """Keep a user's head, whatever it is made of."""
+        """Keep the arrays that the head of a user consists of."""
         content = io.BytesIO()
         np.savez(content, **arrays)  # type: ignore[arg-type]
         write_atomically(self.path(user), content.getvalue(), mode=0o600)
 
     def load(self, user: int) -> Array | None:
-        """The predictor (d,) of a user, if one was kept."""
+        """Return the predictor (d,) of a user; None if none was kept."""
         if not self.path(user).exists():
             return None
         with np.load(self.path(user)) as file:

@@ -1,12 +1,12 @@
-"""A client's side of a federation over gRPC: proves who it is, makes its client from the server's settings, answers rounds.
+"""A node's side of a federation: prove who it is, make its client, answer the server's questions.
 
-The server's settings say which client to make by `_target_`. Only what this machine's own configuration files name is ever
-made: a server can choose among installed algorithms, not run code of its own.
+The settings that the server sends name the client by its `_target_`. Only targets that the
+configuration files of this machine name are ever made: a server can choose among the installed
+algorithms, but it cannot run code of its own.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,73 +14,85 @@ from typing import Any
 
 import numpy as np
 from flwr.common import (
-    Code,
     EvaluateIns,
     EvaluateRes,
-    GetPropertiesRes,
+    FitIns,
+    FitRes,
     NDArrays,
     Scalar,
-    Status,
     parameters_to_ndarrays,
-    serde,
 )
-from flwr.proto.transport_pb2 import ClientMessage, Reason, ServerMessage
 from omegaconf import OmegaConf
 
 from privfed import __version__
 from privfed.config.choices import CONF
 from privfed.data.cohort import Cohort
 from privfed.data.tables.own_rows import has_users, read_own_rows
-from privfed.federation.client_factory import NodeFactory
+from privfed.federation.client_factory import ClientFactory, ServingClient
 from privfed.federation.head_store import HeadStore
+from privfed.federation.identity import Identity
+from privfed.federation.welcome import Welcome
 from privfed.foundation.errors import ConfigError, PrivfedError
 from privfed.foundation.linalg import Array
 from privfed.kernels.gradients import prepare
-from privfed.runtimes.admission import prove
-
-OK = Status(Code.OK, "")
-
-
-@dataclass(frozen=True)
-class Identity:
-    """Who a client is, and the secret it proves it with."""
-
-    name: str
-    token: str
 
 
 @dataclass(frozen=True)
 class OwnRows:
-    """A user's own file. test: the fraction of its rows, the last ones, that only judge the final model."""
+    """File with the rows of real users.
+
+    Attributes:
+        path: CSV file with a header.
+        target: column to predict.
+        test: fraction of each user's rows, the last ones, that only judge the final model.
+    """
 
     path: Path
     target: str
     test: float
 
     def read(
-        self, name: str, users: int | None, settings: Mapping[str, Any]
+        self, name: str, users: int | None, welcome: Welcome
     ) -> dict[str, tuple[Array, Array]]:
-        """X (m, d) and y (m,) of each user, checked against what the server expects. name: the node's, and its only user's."""
+        """Read the rows and check them against what the server expects.
+
+        Args:
+            name: name of the node, and of its user if it has only one.
+            users: number of registered users; any number unless given.
+            welcome: what the server sent.
+
+        Returns:
+            X (m, d) and y (m,) per user, by name.
+
+        Raises:
+            ConfigError: if the file cannot be read or does not fit.
+        """
         alone = users == 1 or (users is None and not has_users(self.path))
-        rows = read_own_rows(self.path, self.target, settings["columns"], name if alone else None)
+        rows = read_own_rows(self.path, self.target, welcome.columns, name if alone else None)
         for user, (X, _) in rows.items():
-            if X.shape[1] != settings["d"]:
+            if X.shape[1] != welcome.d:
                 raise ConfigError(
-                    f"{self.path}: has {X.shape[1]} feature columns, the federation has {settings['d']}"
+                    f"{self.path}: has {X.shape[1]} feature columns, the federation has {welcome.d}"
                 )
             if len(X) != len(next(iter(rows.values()))[0]):
                 raise ConfigError(
-                    f"{self.path}: user {user!r} has {len(X)} rows, others have not; give all the same number"
+                    f"{self.path}: user {user!r} has {len(X)} rows, others have not; "
+                    "give all the same number"
                 )
         if users is not None and len(rows) != users:
             raise ConfigError(
-                f"{self.path}: has rows of {len(rows)} user(s), but {users} are registered for {name}"
+                f"{self.path}: has rows of {len(rows)} user(s), "
+                f"but {users} are registered for {name}"
             )
         return rows
 
 
 class TurnedAwayError(PrivfedError):
-    """The server does not want this client. later: trying again may help."""
+    """The server refuses this client.
+
+    Attributes:
+        later: whether trying again may help.
+    """
 
     exit_code = 2
 
@@ -90,7 +102,15 @@ class TurnedAwayError(PrivfedError):
 
 
 class Participant:
-    """Answers the server's messages. rows: the user's own data; None: the users are simulated, as the server says."""
+    """Answers the server's questions for the users of one node.
+
+    Args:
+        identity: name and token of the node.
+        rows: file of the real users; None if the users are simulated as the server says.
+        state: folder where heads and memories of the users are kept, if any.
+        folders: folders of configuration files that name the targets which may be made.
+        say: prints a line for the operator of the node.
+    """
 
     def __init__(
         self,
@@ -100,124 +120,133 @@ class Participant:
         folders: tuple[Path, ...] = (CONF,),
         say: Callable[[str], None] = print,
     ) -> None:
-        self.identity, self.rows, self.state, self.folders, self.say = (
-            identity,
-            rows,
-            state,
-            folders,
-            say,
-        )
-        self.client: Any = None
+        self.identity, self.rows, self.state = identity, rows, state
+        self.folders, self.say = folders, say
+        self.made: ServingClient | None = None
+        """The client that serves the users, once the server has sent its settings."""
         self.held_out: tuple[Array, Array] | None = None
-        self.finished, self.questions = False, 0
         self._settings, self._error = "", "mse"
 
-    def answer(self, message: ServerMessage) -> ClientMessage:
-        """The reply to one message."""
-        self.questions += 1
-        kind = message.WhichOneof("msg")
-        if kind == "get_properties_ins":
-            properties = self.properties(
-                serde.get_properties_ins_from_proto(message.get_properties_ins).config
-            )
-            return ClientMessage(
-                get_properties_res=serde.get_properties_res_to_proto(
-                    GetPropertiesRes(OK, properties)
-                )
-            )
-        if kind == "fit_ins" and self.client is not None:
-            fitted = self.client.to_client().fit(serde.fit_ins_from_proto(message.fit_ins))
-            return ClientMessage(fit_res=serde.fit_res_to_proto(fitted))
-        if kind == "evaluate_ins" and self.client is not None:
-            judged = self.evaluate(serde.evaluate_ins_from_proto(message.evaluate_ins))
-            return ClientMessage(evaluate_res=serde.evaluate_res_to_proto(judged))
-        if kind == "reconnect_ins":
-            self.finished = True
-            return ClientMessage(disconnect_res=ClientMessage.DisconnectRes(reason=Reason.ACK))
-        raise PrivfedError(f"the server sent {kind!r}, which is not part of the protocol")
+    @property
+    def client(self) -> ServingClient:
+        """The client that serves the users.
+
+        Raises:
+            PrivfedError: if the server has not sent its settings yet.
+        """
+        if self.made is None:
+            raise PrivfedError("the server asked before it sent its settings")
+        return self.made
 
     def properties(self, question: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """Hello, welcome or goodbye."""
+        """Answer a question of the admission protocol.
+
+        Args:
+            question: a challenge (`hello`), settings (`welcome`), or a reason to leave (`refused`).
+
+        Raises:
+            TurnedAwayError: if the server refuses this node.
+            ConfigError: if the server runs another version, or its settings are not accepted.
+        """
         if "refused" in question:
             raise TurnedAwayError(str(question["refused"]), bool(question.get("later")))
         if "welcome" in question:
             self.welcome(str(question["welcome"]))
             return {"ready": True}
-        name, challenge = self.identity.name, question.get("hello")
+        challenge = question.get("hello")
         if not isinstance(challenge, bytes) or question.get("version") != __version__:
             theirs = str(question.get("version"))[:20]
             raise ConfigError(
-                f"the server runs privfed {theirs}, this client {__version__}; install the same version"
+                f"the server runs privfed {theirs}, this client {__version__}; "
+                "install the same version"
             )
         return {
-            "node": name,
-            "proof": prove(self.identity.token, name, challenge),
+            "node": self.identity.name,
+            "proof": self.identity.prove(challenge),
             "version": __version__,
         }
 
     def welcome(self, text: str) -> None:
-        """Make the client; again only when the settings have changed, as data may have taken long to make."""
+        """Make the client from what the server sent.
+
+        The client is made again only if the settings have changed, as data may take long to make.
+
+        Args:
+            text: see :meth:`Welcome.from_json`.
+
+        Raises:
+            ConfigError: if the settings are not accepted, or the users' rows do not fit them.
+        """
         if text == self._settings:
             return
-        settings = json.loads(text)
+        welcome = Welcome.from_json(text)
         known = set(targets_in_files(self.folders))
-        for target in targets(settings):
+        for target in targets(vars(welcome)):
             if target not in known:
                 raise ConfigError(
-                    f"the server asks for {target}, which no configuration file of this machine names"
+                    f"the server asks for {target}, "
+                    "which no configuration file of this machine names"
                 )
-        if self.rows is not None and settings["simulated"]:
+        if self.rows is not None and welcome.simulated:
             raise ConfigError(
-                f"the server takes {self.identity.name} for a simulated user: its noise may be known to everybody, and would "
-                "not protect your data; nothing was sent. It has to register you as a real user (privfed roster)"
+                f"the server takes {self.identity.name} for a simulated user: its noise may be "
+                "known to everybody, and would not protect your data; nothing was sent. It has to "
+                "register you as a real user (privfed roster)"
             )
-        factory = NodeFactory(
-            settings["client"], settings["init"], settings["data"], settings["seed"]
-        )
-        first, last = settings["users"]
-        names: dict[int, str] = {}
+        factory, users, names = ClientFactory.from_welcome(welcome), welcome.users, {}
         if self.rows is None:
-            self.client = factory(range(first, last))
+            client: ServingClient = factory(users)
         else:
-            registered = None if settings["published"] else last - first
-            users = self.rows.read(self.identity.name, registered, settings)
-            names = {first + i: name for i, name in enumerate(users)}
+            registered = None if welcome.published else len(users)
+            rows = self.rows.read(self.identity.name, registered, welcome)
+            names = {users.start + i: name for i, name in enumerate(rows)}
             prepare(np.float64)
-            self.client = factory.serving(self._own_cohort(list(users.values()), first))
-        if self.rows is not None and not self.client.takes_rows:
-            raise ConfigError(
-                f"{self.rows.path}: the federation learns from pictures, and rows of a table are none; nothing was sent"
-            )
+            client = factory.serving(self._own_cohort(list(rows.values()), users.start))
+            if not client.takes_rows:
+                raise ConfigError(
+                    f"{self.rows.path}: the federation learns from pictures, "
+                    "and rows of a table are none; nothing was sent"
+                )
         if self.state is not None:
-            self.client.store = HeadStore(self.state, names)
-            if self.client.memory is not None:
-                self.client.memory.keep_in(self.state, "rounds")
-        self._settings, self._error = text, settings["error"]
+            client.store = HeadStore(self.state, names)
+            if client.memory is not None:
+                client.memory.keep_in(self.state, "rounds")
+        self.made, self._settings, self._error = client, text, welcome.error
+        self._say_what_was_joined(welcome, len(names))
+
+    def _say_what_was_joined(self, welcome: Welcome, own: int) -> None:
+        """Tell the operator which federation was joined and with how many users and rows.
+
+        Args:
+            welcome: what the server sent.
+            own: number of real users.
+        """
+        did = "got the model published by" if welcome.published else "joined"
         who = (
-            f"{last - first:,} simulated user(s)"
-            if self.rows is None
-            else f"{len(names):,} user(s)"
+            f"{len(welcome.users):,} simulated user(s)" if self.rows is None else f"{own:,} user(s)"
         )
-        did = (
-            f"got the model published by {settings['about']}"
-            if settings["published"]
-            else f"joined {settings['about']}"
-        )
-        m = self.client.cohort.m
-        rows = "" if m is None else f" and {m} rows each"
-        self.say(f"{self.identity.name}: {did}, with {who}{rows}")
+        cohort = self.client.cohort
+        rows = f" and {cohort.shape[1]} rows each" if isinstance(cohort, Cohort) else ""
+        self.say(f"{self.identity.name}: {did} {welcome.about}, with {who}{rows}")
 
     def _own_cohort(self, users: list[tuple[Array, Array]], first: int) -> Cohort:
-        """The users' training rows; what is held out stays here."""
+        """Return the training rows of the users; rows that judge are set aside."""
         assert self.rows is not None
         X, y = (np.stack(part) for part in zip(*users, strict=True))
         kept = X.shape[1] - int(self.rows.test * X.shape[1])
         self.held_out = (X[:, kept:], y[:, kept:]) if kept < X.shape[1] else None
         return Cohort(first + np.arange(len(X)), X[:, :kept], y[:, :kept])
 
+    def fit(self, ins: FitIns) -> FitRes:
+        """Return the contribution of the node's users to one round."""
+        return self.client.to_client().fit(ins)
+
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
-        """Take the published model, keep the own head, and say how good it is, to the user and nobody else."""
-        judged: EvaluateRes = self.client.to_client().evaluate(ins)
+        """Take the published model and keep the users' heads.
+
+        How good a head is, is told to the operator of the node and to nobody else.
+        """
+        judged = self.client.to_client().evaluate(ins)
         if self.rows is not None:
             if self.held_out is not None:
                 self._judge(parameters_to_ndarrays(ins.parameters), *self.held_out)
@@ -226,7 +255,7 @@ class Participant:
         return judged
 
     def _judge(self, shared: NDArrays, X: Array, y: Array) -> None:
-        """Errors on held-out rows X (users, t, d), y (users, t)."""
+        """Tell the error on held-out rows X (users, t, d), y (users, t)."""
         W = np.concatenate(
             [self.client.weights(block, shared) for block in self.client.cohort.blocks()]
         )
@@ -238,7 +267,11 @@ class Participant:
 
 
 def targets(settings: Any) -> Iterator[str]:
-    """Every `_target_` in nested settings; any other instruction to the maker of objects is refused."""
+    """Yield every `_target_` in nested settings.
+
+    Raises:
+        ConfigError: for any other instruction to Hydra, such as `_args_` or an interpolation.
+    """
     if isinstance(settings, dict):
         for key, value in settings.items():
             if key == "_target_":
@@ -257,7 +290,7 @@ def targets(settings: Any) -> Iterator[str]:
 
 
 def targets_in_files(folders: tuple[Path, ...]) -> Iterator[str]:
-    """Every `_target_` that this machine's configuration files name."""
+    """Yield every `_target_` that the configuration files in some folders name."""
     for folder in folders:
         for path in folder.glob("*/**/*.yaml"):
             yield from _named(OmegaConf.to_container(OmegaConf.load(path)))

@@ -1,4 +1,4 @@
-"""Who may take part: the nodes, the users behind each, and the secret with which each node proves who it is."""
+"""Roster of a federation: its nodes, the users behind each, and the token of each node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,17 @@ NAME = re.compile(r"[A-Za-z0-9_@+][A-Za-z0-9_@+.-]{0,99}")
 
 @dataclass(frozen=True)
 class Member:
-    """One node: its name, how many users stand behind it, its secret, and whether its users are simulated."""
+    """One registered node.
+
+    Attributes:
+        name: unique name of the node.
+        users: number of users behind the node.
+        token: secret with which the node proves its identity.
+        simulated: whether the users are simulated.
+
+    Raises:
+        ConfigError: if a value is not allowed.
+    """
 
     name: str
     users: int
@@ -32,7 +42,8 @@ class Member:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
             raise ConfigError(
-                f"roster: {self.name!r} cannot be a node's name; use up to 100 letters, digits and . _ - @ +"
+                f"roster: {self.name!r} cannot be a node's name; "
+                "use up to 100 letters, digits and . _ - @ +"
             )
         if isinstance(self.users, bool) or not isinstance(self.users, int) or self.users < 1:
             raise ConfigError(
@@ -43,7 +54,14 @@ class Member:
 
 
 class Roster:
-    """The registered population. Users are numbered in the order of the members: known in advance, never from a message."""
+    """The registered population.
+
+    Users are numbered in the order of the members. The numbers are known in advance and never
+    taken from a message.
+
+    Raises:
+        ConfigError: if a name is registered twice, or nobody is.
+    """
 
     def __init__(self, members: Iterable[Member]) -> None:
         listed = list(members)
@@ -55,7 +73,7 @@ class Roster:
 
     @classmethod
     def of_simulated(cls, users: int, nodes: int) -> Roster:
-        """Simulated users, spread evenly over nodes named 0, 1, ..."""
+        """Spread simulated users evenly over nodes named 0, 1, ..."""
         return cls(
             Member(str(i), len(mine), new_token(), simulated=True)
             for i, mine in enumerate(spread_evenly(users, nodes))
@@ -63,7 +81,11 @@ class Roster:
 
     @classmethod
     def read(cls, path: Path) -> Roster:
-        """The roster in a JSON file as written by `save`."""
+        """Read a JSON file as written by `save`.
+
+        Raises:
+            ConfigError: if the file cannot be read or is no roster.
+        """
         try:
             members = json.loads(path.read_text(encoding="utf-8"))["nodes"]
             return cls(Member(**member) for member in members)
@@ -75,18 +97,18 @@ class Roster:
             ) from error
 
     def save(self, path: Path) -> None:
-        """Keep it, readable by its owner only: it holds everybody's tokens."""
+        """Write the roster, readable by its owner only: it holds the tokens of all nodes."""
         content: dict[str, Any] = {"nodes": [vars(member) for member in self]}
         write_atomically(path, (json.dumps(content, indent=1) + "\n").encode(), mode=0o600)
 
     def public(self) -> list[dict[str, Any]]:
-        """Names, users and kinds in order, without the tokens."""
+        """Return the members in order, without their tokens."""
         return [
             {key: value for key, value in vars(member).items() if key != "token"} for member in self
         ]
 
     def write_tokens(self, folder: Path) -> None:
-        """A file with each node's token, to be given to that node."""
+        """Write one file per node with its token, to be given to that node."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for member in self:
             write_atomically(
@@ -101,7 +123,7 @@ class Roster:
 
     @cached_property
     def nodes(self) -> dict[str, range]:
-        """The numbers of the users behind each node."""
+        """Public numbers of the users behind each node."""
         ends = list(accumulate(member.users for member in self))
         return {
             member.name: range(end - member.users, end)
@@ -110,15 +132,15 @@ class Roster:
 
     @property
     def users(self) -> int:
-        """How many users are registered."""
+        """Number of registered users."""
         return sum(member.users for member in self)
 
     @property
     def simulated(self) -> bool:
-        """Whether nobody is real."""
+        """Whether the users of all nodes are simulated."""
         return all(member.simulated for member in self)
 
 
 def new_token() -> str:
-    """A fresh secret."""
+    """Return a fresh secret."""
     return secrets.token_urlsafe(TOKEN_BYTES)

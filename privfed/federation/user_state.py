@@ -1,7 +1,8 @@
-"""What the users of a node keep to themselves from one round to the next: in memory and, where a folder is given, on disk.
+"""State that the users of a node keep to themselves from one round to the next.
 
-Two states are kept, before and after the last step, so that a step that is asked for again, by a server that was stopped and
-resumed, starts from where it started the first time.
+It is kept in memory and, if a folder is given, on disk. Two states are kept, before and after the
+last step. A step that is asked for again, by a server that was stopped and resumed, then starts
+from the same state as the first time.
 """
 
 from __future__ import annotations
@@ -18,27 +19,41 @@ from privfed.foundation.atomic_files import write_atomically
 from privfed.foundation.errors import ConfigError
 
 PRIVATE = "private"
-"""Folder of a run in progress where users keep what they remember; it is gone when the run is complete."""
+"""Folder of a run in progress with the state of its users; removed when the run is complete."""
 Values = dict[str, NDArray[np.float32]]
 
 
 def keep_fingerprint(folder: Path, fingerprint: str, resume: bool) -> None:
-    """Note in a run's folder whose data it is made on, until it is complete; what is resumed must go on with the same.
+    """Note in the folder of a run which data it uses, until the run is complete.
 
-    Releases of other rows would be charged as if they were of these, and fit together with nothing.
+    A resumed run must use the same data: releases of other rows would be charged as if they were
+    of these.
+
+    Args:
+        folder: folder of the run.
+        fingerprint: hash of the data and their schema.
+        resume: whether the run is resumed.
+
+    Raises:
+        ConfigError: if the data of a resumed run have changed.
     """
     path = folder / PRIVATE / "data"
     if resume and path.exists() and path.read_text() != fingerprint:
         raise ConfigError(
-            f"--resume {folder}: the table, or its schema, is no longer what it was when the run was stopped; put it back, "
-            "or start a new run"
+            f"--resume {folder}: the table, or its schema, is no longer what it was when the run "
+            "was stopped; put it back, or start a new run"
         )
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_atomically(path, fingerprint.encode(), 0o600)
 
 
 class Memory:
-    """start: arrays by name, one row a user, as they are before the first step. ids: the users' public numbers."""
+    """State of the users of one node.
+
+    Args:
+        ids: public numbers of the users (n,).
+        start: arrays by name, one row per user, as they are before the first step.
+    """
 
     def __init__(self, ids: Ids, start: Values) -> None:
         self.ids, self.start = ids, start
@@ -47,7 +62,12 @@ class Memory:
         self.path: Path | None = None
 
     def keep_in(self, folder: Path, name: str = "node") -> None:
-        """Keep everything in a file of this folder as well, and go on from what is there."""
+        """Keep the state in a file as well, and continue from what is there.
+
+        Args:
+            folder: folder of the file; made if it does not exist.
+            name: beginning of the file's name.
+        """
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         first, last = (int(self.ids[0]), int(self.ids[-1])) if len(self.ids) else (0, -1)
         self.path = folder / f"{name}-{first}-{last}.npz"
@@ -57,7 +77,7 @@ class Memory:
             with np.load(self.path) as file:
                 found = dict(file)
         except (OSError, ValueError, EOFError, BadZipFile):
-            return  # cut off by a full disk, say: users start anew
+            return  # cut off, for example by a full disk: users start anew
         shapes = {
             f"{when}_{name}": value.shape
             for when in ("before", "now")
@@ -69,7 +89,11 @@ class Memory:
             self.now = {name: found[f"now_{name}"] for name in self.start}
 
     def begin(self, step: int) -> None:
-        """Be where the users were before this step."""
+        """Go to the state before a step.
+
+        Args:
+            step: number of the step.
+        """
         if step == self.step:
             self.now = _copied(self.before)
         elif step < self.step:  # another run
@@ -77,7 +101,7 @@ class Memory:
         self.before, self.step = _copied(self.now), step
 
     def end(self) -> None:
-        """The step is over."""
+        """Keep the state after the step."""
         if self.path is not None:
             content = io.BytesIO()
             states = {"before": self.before, "now": self.now}
@@ -90,7 +114,7 @@ class Memory:
             write_atomically(self.path, content.getvalue(), mode=0o600)
 
     def places(self, ids: Ids) -> NDArray[np.intp]:
-        """The rows of these users."""
+        """Return the rows of users with the given public numbers."""
         return np.searchsorted(self.ids, ids)
 
 

@@ -13,7 +13,7 @@ from rich.progress import TextColumn
 from rich.table import Table
 
 from privfed.experiment.wiring import Experiment
-from privfed.federation.client_factory import NodeFactory
+from privfed.federation.client_factory import ClientFactory
 from privfed.foundation.atomic_files import write_atomically
 from privfed.privacy.accounting import Cost, Planned
 from privfed.report.progress import PatientConsole, Watched, bar
@@ -118,7 +118,7 @@ def show_table(cfg: DictConfig) -> None:
     from privfed.data.tables.description import describe_table
     from privfed.data.tables.table_source import Table as TableSource
 
-    data = NodeFactory.of(cfg).source
+    data = ClientFactory.of(cfg).source
     assert isinstance(data, TableSource)
     print(describe_table(data.schema, data.frame), flush=True)
     if cfg.out is not None:

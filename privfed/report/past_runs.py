@@ -15,7 +15,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from privfed.config.choices import GROUPS
-from privfed.config.run_config import load
+from privfed.config.stored import load
 from privfed.foundation.errors import ConfigError
 from privfed.report.wording import Row, error_of
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from privfed.config.run_config import load
+from privfed.config.stored import load
 from privfed.data.error_bins import Scale
 from privfed.federation.user_state import PRIVATE
 from privfed.foundation.atomic_files import write_atomically

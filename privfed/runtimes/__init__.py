@@ -1,1 +1,1 @@
-"""How a pair is executed; nothing about what it computes."""
+"""How a strategy and its clients are executed; nothing about what they compute."""

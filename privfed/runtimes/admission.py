@@ -1,26 +1,25 @@
-"""Who is let in: a Flower client manager that admits registered nodes only, each after it has proven who it is.
+"""Admission of nodes: a Flower client manager that admits registered nodes only.
 
-Flower's gRPC knows no client identity. So before a connection counts, the server asks through `get_properties`:
+Flower's gRPC knows no identity of clients. Before a connection counts, the server therefore asks
+through `get_properties`:
 
     server -> node   hello: a fresh random challenge, the server's version
     node -> server   its name, its version, proof = HMAC-SHA256(token, name and challenge)
     server -> node   welcome: the settings its client is made from (on connections that last)
     node -> server   ready
 
-Everything else is turned away, told why, and noted in the log. A name is connected once at a time; users are counted by the
-roster, never by a message. After training the door can instead hand the published model to whoever comes.
+Every other connection is refused, told why, and noted in the log. A name is connected once at a
+time. Users are counted by the roster, never by a message. After training, the server can send the
+published model to every client that connects instead.
 """
 
 from __future__ import annotations
 
-import hashlib
 import hmac
-import json
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 from weakref import WeakSet
 
 from flwr.common import Code, EvaluateIns, GetPropertiesIns, Parameters, ReconnectIns, Scalar
@@ -29,37 +28,44 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.criterion import Criterion
 
 from privfed import __version__
+from privfed.federation.identity import prove
 from privfed.federation.roster import Roster
+from privfed.federation.welcome import Welcome
+from privfed.runtimes.flower_internals import GrpcBridgeClosed, GrpcClientProxy
 
-log = logging.getLogger("privfed.door")
+log = logging.getLogger("privfed.admission")
 
 
 class RefusedError(Exception):
-    """Somebody is turned away, for this reason. later: trying again may help."""
+    """A connection is refused.
+
+    Attributes:
+        later: whether trying again may help.
+    """
 
     def __init__(self, reason: str, later: bool = False) -> None:
         super().__init__(reason)
         self.later = later
 
 
-def prove(token: str, node: str, challenge: bytes) -> bytes:
-    """What only the holder of the node's token can answer to a challenge."""
-    return hmac.new(
-        token.encode(), b"privfed node\0" + node.encode() + b"\0" + challenge, hashlib.sha256
-    ).digest()
-
-
-class Door(ClientManager):
+class AdmissionControl(ClientManager):
     """Registered nodes that are connected now, by name.
 
-    welcome: the settings a node is sent when it has proven who it is; None where the node knows them by other means.
-    trusting: names are believed without proof, for simulations whose nodes the server starts itself.
+    Args:
+        roster: registered nodes.
+        welcome: returns the settings that a node is sent once it has proven its identity; None if
+            nodes are sent their settings with every message. Its argument is the name of the node,
+            or empty for a client that takes the published model.
+        hello_timeout: seconds to wait for a proof.
+        ready_timeout: seconds to wait until the node has made its client.
+        trusting: believe names without a proof, in simulations whose nodes the server starts
+            itself.
     """
 
     def __init__(
         self,
         roster: Roster,
-        welcome: Callable[[str], Mapping[str, Any]] | None = None,
+        welcome: Callable[[str], Welcome] | None = None,
         hello_timeout: float = 30.0,
         ready_timeout: float = 600.0,
         trusting: bool = False,
@@ -67,7 +73,7 @@ class Door(ClientManager):
         self.roster, self.welcome, self.trusting = roster, welcome, trusting
         self.hello_timeout, self.ready_timeout = hello_timeout, ready_timeout
         self.published: Parameters | None = None
-        """The model that whoever comes is given, once training is over."""
+        """The model that every client is sent, once training is over."""
         self.failure: Exception | None = None
         """Why waiting for nodes makes no sense any more."""
         self._nodes: dict[str, ClientProxy] = {}
@@ -79,12 +85,12 @@ class Door(ClientManager):
     # Flower's interface.
 
     def register(self, client: ClientProxy) -> bool:
-        """Somebody has come; find out who, without keeping the connection waiting."""
-        threading.Thread(target=self._receive, args=(client,), daemon=True).start()
+        """Start to find out who has connected; return at once."""
+        threading.Thread(target=self.receive, args=(client,), daemon=True).start()
         return True
 
     def unregister(self, client: ClientProxy) -> None:
-        """Somebody has left."""
+        """Forget a connection that has ended."""
         with self._changed:
             self._gone.add(client)
             if self._leave(client):
@@ -92,18 +98,22 @@ class Door(ClientManager):
             self._changed.notify_all()
 
     def num_available(self) -> int:
-        """How many nodes are connected."""
+        """Return the number of connected nodes."""
         return len(self.all())
 
     def all(self) -> dict[str, ClientProxy]:
-        """The connected nodes by name."""
+        """Return the connected nodes by name.
+
+        Raises:
+            Exception: the error given to `fail`, if there was one.
+        """
         if self.failure is not None:
             raise self.failure
         with self._changed:
             return dict(self._nodes)
 
     def wait_for(self, num_clients: int, timeout: int = 86400) -> bool:
-        """Whether so many nodes are connected within so many seconds."""
+        """Wait up to `timeout` seconds for `num_clients` nodes; return whether they connected."""
         with self._changed:
             self._changed.wait_for(
                 lambda: len(self._nodes) >= num_clients or self.failure is not None, timeout=timeout
@@ -116,55 +126,68 @@ class Door(ClientManager):
         min_num_clients: int | None = None,
         criterion: Criterion | None = None,
     ) -> list[ClientProxy]:
-        """The first so many nodes: who takes part is the strategy's business."""
+        """Return the first `num_clients` nodes: the strategy itself decides who takes part."""
         return list(self.all().values())[:num_clients]
 
-    # Who is who.
+    # Identities.
 
     def fail(self, error: Exception) -> None:
-        """Stop everybody who waits for nodes."""
+        """Raise an error wherever nodes are waited for."""
         with self._changed:
             self.failure = self.failure or error
             self._changed.notify_all()
 
     def dismiss(self, timeout: float) -> None:
-        """The run is over: tell every node to go home."""
+        """Tell every node that the run is over.
+
+        Args:
+            timeout: seconds that each node has to answer.
+        """
         for proxy in self._nodes.copy().values():
             _attempt(proxy.reconnect, ReconnectIns(seconds=None), timeout, None)
 
     def close(self) -> None:
-        """Cut every connection, so that nobody is waited for."""
+        """End every connection, so that no answer is waited for."""
         with self._changed:
             everybody = [*self._nodes.values(), *self._entering.values()]
         for proxy in everybody:
             _hang_up(proxy)
 
-    def _receive(self, proxy: ClientProxy) -> None:
+    def holds(self, proxy: ClientProxy) -> bool:
+        """Return whether a connection was admitted or is being asked for its identity."""
+        with self._changed:
+            return proxy in self._asking or any(
+                proxy is each for each in (*self._nodes.values(), *self._entering.values())
+            )
+
+    def receive(self, proxy: ClientProxy) -> None:
+        """Admit a connection, or refuse it and say why."""
         self._asking.add(proxy)
         try:
             if self.published is not None:
-                self._hand_out(proxy, self.published)
+                self._send_published(proxy, self.published)
             else:
-                self._admit(proxy)
+                self.admit(proxy)
         except RefusedError as refusal:
             log.warning("turned away: %s", refusal)
             goodbye: dict[str, Scalar] = {"refused": str(refusal), "later": refusal.later}
-            _attempt(self._ask, proxy, goodbye, 5.0)
+            _attempt(_ask, proxy, goodbye, 5.0)
+            _hang_up(proxy)
+        except GrpcBridgeClosed:
+            log.warning("%r left before it was let in", proxy.cid)
             _hang_up(proxy)
         except Exception as error:
-            left = type(error).__name__ == "GrpcBridgeClosed"
-            what = (
-                "left before it was let in"
-                if left
-                else f"did not keep to the protocol ({type(error).__name__})"
-            )
-            log.warning("%r %s", proxy.cid, what)
+            log.warning("%r did not keep to the protocol (%s)", proxy.cid, type(error).__name__)
             _hang_up(proxy)
         finally:
             self._asking.discard(proxy)
 
-    def _admit(self, proxy: ClientProxy) -> None:
-        """Let a node in, or raise RefusedError."""
+    def admit(self, proxy: ClientProxy) -> None:
+        """Admit a node under its proven name.
+
+        Raises:
+            RefusedError: if it is not registered, cannot prove it, or is connected already.
+        """
         node = self._identify(proxy)
         with self._changed:
             if node in self._nodes or node in self._entering:
@@ -173,7 +196,7 @@ class Door(ClientManager):
             proxy.cid = node
         try:
             if self.welcome is not None:
-                self._ask(proxy, {"welcome": json.dumps(self.welcome(node))}, self.ready_timeout)
+                _ask(proxy, {"welcome": self.welcome(node).to_json()}, self.ready_timeout)
         except Exception:
             with self._changed:
                 self._leave(proxy)
@@ -186,34 +209,28 @@ class Door(ClientManager):
             self._changed.notify_all()
         log.info("%s has joined (%d of %d)", node, len(self._nodes), len(self.roster))
 
-    def holds(self, proxy: ClientProxy) -> bool:
-        """Whether this connection was let in, or is being asked who it is."""
-        with self._changed:
-            return proxy in self._asking or any(
-                proxy is each for each in (*self._nodes.values(), *self._entering.values())
-            )
-
     def _leave(self, proxy: ClientProxy) -> bool:
-        """Give the place of this connection free, and of no other: its name may be another's by now."""
+        """Free the place of this connection only: another one may have its name by now."""
         places = [nodes for nodes in (self._nodes, self._entering) if nodes.get(proxy.cid) is proxy]
         for nodes in places:
             del nodes[proxy.cid]
         return bool(places)
 
     def _identify(self, proxy: ClientProxy) -> str:
-        """The proven name of whoever is there."""
+        """Return the proven name of a node."""
         challenge = secrets.token_bytes(32)
-        answer = self._ask(proxy, {"hello": challenge, "version": __version__}, self.hello_timeout)
+        answer = _ask(proxy, {"hello": challenge, "version": __version__}, self.hello_timeout)
         node, proof, version = (answer.get(key) for key in ("node", "proof", "version"))
         if not isinstance(node, str) or not isinstance(proof, bytes):
             raise RefusedError("no name or no proof given")
         called = repr(node[:100])
         if version != __version__:
             raise RefusedError(
-                f"{called} runs privfed {str(version)[:20]}, the server {__version__}; install the same version"
+                f"{called} runs privfed {str(version)[:20]}, the server {__version__}; "
+                "install the same version"
             )
         member = self.roster.members.get(node)
-        # A stranger costs as much time as a wrong token, so that names cannot be guessed by the clock.
+        # An unknown name takes as long as a wrong token, so that names cannot be guessed by time.
         expected = prove(member.token if member else "nobody", node, challenge)
         proven = hmac.compare_digest(expected, proof)
         if member is None:
@@ -222,34 +239,33 @@ class Door(ClientManager):
             raise RefusedError(f"{called} could not prove its identity: the token is wrong")
         return node
 
-    def _hand_out(self, proxy: ClientProxy, published: Parameters) -> None:
-        """Give the published model to whoever comes: it is public, and the head fitted on it stays where it is."""
-        answer = self._ask(
-            proxy, {"hello": secrets.token_bytes(32), "version": __version__}, self.hello_timeout
-        )
+    def _send_published(self, proxy: ClientProxy, published: Parameters) -> None:
+        """Send the published model, which is public; the head fitted to it stays on the node."""
+        hello: dict[str, Scalar] = {"hello": secrets.token_bytes(32), "version": __version__}
+        answer = _ask(proxy, hello, self.hello_timeout)
         if self.welcome is not None:
-            self._ask(proxy, {"welcome": json.dumps(self.welcome(""))}, self.ready_timeout)
+            _ask(proxy, {"welcome": self.welcome("").to_json()}, self.ready_timeout)
         proxy.evaluate(EvaluateIns(published, {"judge": False}), self.ready_timeout, None)
         log.info("gave the published model to %r", str(answer.get("node"))[:100])
         _attempt(proxy.reconnect, ReconnectIns(seconds=None), 5.0, None)
 
-    @staticmethod
-    def _ask(proxy: ClientProxy, question: dict[str, Scalar], timeout: float) -> dict[str, Scalar]:
-        answer = proxy.get_properties(GetPropertiesIns(question), timeout, None)
-        if answer.status.code != Code.OK:
-            raise RefusedError(f"{proxy.cid!r} failed: {answer.status.message[:200]!r}")
-        return answer.properties
+
+def _ask(proxy: ClientProxy, question: dict[str, Scalar], timeout: float) -> dict[str, Scalar]:
+    """Return the answer to a question of the admission protocol."""
+    answer = proxy.get_properties(GetPropertiesIns(question), timeout, None)
+    if answer.status.code != Code.OK:
+        raise RefusedError(f"{proxy.cid!r} failed: {answer.status.message[:200]!r}")
+    return answer.properties
 
 
 def _hang_up(proxy: ClientProxy) -> None:
-    """End a connection, where there is one that can be ended from this side."""
-    bridge = getattr(proxy, "bridge", None)
-    if bridge is not None:
-        bridge.close()
+    """End a connection, if it is one that lasts."""
+    if isinstance(proxy, GrpcClientProxy):
+        proxy.bridge.close()
 
 
 def _attempt(last_word: Callable[..., object], *arguments: object) -> None:
-    """Say something to somebody who may have gone; nothing depends on its being heard."""
+    """Say something to a node that may have gone; nothing depends on the answer."""
     try:
         last_word(*arguments)
     except Exception as error:

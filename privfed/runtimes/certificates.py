@@ -1,4 +1,4 @@
-"""TLS certificates for a federation that has none: an authority of its own, and a server certificate signed by it."""
+"""TLS certificates for a federation that has none: an authority, and a server certificate."""
 
 from __future__ import annotations
 
@@ -24,13 +24,19 @@ from privfed.foundation.errors import ConfigError
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 YEARS = 10
 FILES = ("ca.crt", "ca.key", "server.crt", "server.key")
-"""The authority (nodes need ca.crt only; ca.key is needed to sign again, and by nobody else), and what the server shows."""
+"""The authority's certificate, which nodes need, and its key, which signs; then the server's."""
 
 
 def make_certificates(folder: Path, hosts: Sequence[str] = LOOPBACK, force: bool = False) -> None:
-    """Write the four files; hosts are the names and addresses under which nodes reach the server.
+    """Write the four FILES.
 
-    Files that exist are left alone unless `force`: every node would have to be given a new ca.crt.
+    Args:
+        folder: where the files go.
+        hosts: names and addresses under which nodes reach the server.
+        force: replace files that exist; every node then needs the new ca.crt.
+
+    Raises:
+        ConfigError: if a host is no name, files exist, or the folder cannot be written to.
     """
     names = [_alternative(host) for host in hosts]
     if not names:
@@ -38,7 +44,8 @@ def make_certificates(folder: Path, hosts: Sequence[str] = LOOPBACK, force: bool
     there = [name for name in FILES if (folder / name).exists()]
     if there and not force:
         raise ConfigError(
-            f"{folder / there[0]}: exists already; use --force to replace the certificates in that folder"
+            f"{folder / there[0]}: exists already; "
+            "use --force to replace the certificates in that folder"
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -51,7 +58,7 @@ def make_certificates(folder: Path, hosts: Sequence[str] = LOOPBACK, force: bool
 
 
 def _make(names: Sequence[x509.GeneralName], host: str) -> tuple[bytes, ...]:
-    """Contents of FILES."""
+    """Return the contents of FILES."""
     authority, server = (
         ec.generate_private_key(ec.SECP384R1()),
         ec.generate_private_key(ec.SECP384R1()),
@@ -87,7 +94,7 @@ def _make(names: Sequence[x509.GeneralName], host: str) -> tuple[bytes, ...]:
 def _draft(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
 ) -> x509.CertificateBuilder:
-    """Everything but the extensions; valid from yesterday, as clocks differ."""
+    """Return a certificate without extensions, valid from yesterday as clocks differ."""
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -115,7 +122,7 @@ def _usage(signs_certificates: bool) -> x509.KeyUsage:
 
 
 def _alternative(host: str) -> x509.GeneralName:
-    """How a certificate names an address or a host."""
+    """Return the form in which a certificate names an address or a host."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -126,7 +133,8 @@ def _alternative(host: str) -> x509.GeneralName:
         for label in labels
     ):
         raise ConfigError(
-            f"certificates: {host!r} is neither a host name nor an address; leave out scheme and port"
+            f"certificates: {host!r} is neither a host name nor an address; "
+            "leave out scheme and port"
         )
     return x509.DNSName(host)
 
@@ -136,7 +144,11 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def make_node_key(path: Path) -> None:
-    """A SuperNode's key as `ssh-keygen -t ecdsa -b 384 -N "" -f PATH` makes it: PATH, and PATH.pub to register."""
+    """Write a SuperNode's key as `ssh-keygen -t ecdsa -b 384 -N "" -f PATH` does.
+
+    Args:
+        path: file of the private key; the public key to register is written to PATH.pub.
+    """
     key = ec.generate_private_key(ec.SECP384R1())
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)

@@ -1,4 +1,7 @@
-"""Real processes over gRPC: a server, and clients on this machine or on others, all registered and proven."""
+"""Real processes over gRPC: a server, and clients on this machine or on others.
+
+All clients are registered and prove their identity.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,105 +22,151 @@ import numpy as np
 from flwr.common import ndarrays_to_parameters
 from threadpoolctl import threadpool_limits
 
-from privfed.federation.client_factory import NodeFactory
+from privfed.federation.client_factory import ClientFactory
 from privfed.federation.roster import Member, Roster
-from privfed.foundation.errors import ConfigError, PrivfedError, check_positive
+from privfed.federation.welcome import Welcome
+from privfed.foundation.environment import NO_TELEMETRY, module_path, thread_limits
+from privfed.foundation.errors import ConfigError, PrivfedError
 from privfed.privacy.clip_norms import MEASURES
-from privfed.runtimes.admission import Door
+from privfed.runtimes.admission import AdmissionControl
 from privfed.runtimes.certificates import make_certificates
 from privfed.runtimes.grpc_transport import Certificates, listening
-from privfed.runtimes.inprocess import checked_nodes, patient, serve
+from privfed.runtimes.inprocess import run_server_loop
+from privfed.runtimes.interruption import interruptible
+from privfed.runtimes.runtime import Nodes, Patience, Quorum, Runtime, Seconds, checked_nodes
 
 LOOPBACK = "127.0.0.1"
 SPARE = 64
-"""Connections beyond the registered nodes: those who will be turned away, and those who come back."""
-QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-ONE_THREAD = {
-    name: "1"
-    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-}
+"""Connections beyond the registered nodes: those that are refused, and those that come back."""
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Grpc:
-    """One server process, and a process on this machine for every node of simulated users, connected through TLS on loopback.
+@dataclass(frozen=True)
+class Endpoint:
+    """Where clients from other machines connect.
 
-    `privfed server` opens it to clients from elsewhere.
+    Attributes:
+        address: HOST:PORT; port 0 takes a free one.
+        certificates: for TLS; plain text if None.
+    """
+
+    address: str
+    certificates: Certificates | None
+
+
+class Grpc(Runtime):
+    """One server process, and one client process per node of simulated users.
+
+    The processes are connected through TLS on the loopback interface. `privfed server` opens the
+    server to clients from other machines.
+
+    Args:
+        name: name of the runtime.
+        nodes: number of client processes; one unless given.
+        round_timeout: seconds that a node has per round.
+        join_timeout: see :class:`Patience`.
+        rejoin_timeout: see :class:`Patience`.
+        quorum: see :class:`Patience`.
     """
 
     def __init__(
         self,
         name: str,
-        nodes: int,
-        round_timeout: float,
-        join_timeout: float,
-        rejoin_timeout: float,
-        quorum: float,
+        nodes: Nodes,
+        round_timeout: Seconds,
+        join_timeout: Seconds,
+        rejoin_timeout: Seconds,
+        quorum: Quorum,
     ) -> None:
-        self.name, self.nodes = name, nodes
-        self.round_timeout = float(check_positive("runtime.round_timeout", round_timeout))
-        self.patience = patient(join_timeout, rejoin_timeout, quorum)
+        self.name, self.nodes, self.round_timeout = name, nodes, float(round_timeout)
+        self.patience = Patience(join_timeout, rejoin_timeout, quorum, strict=False)
         self.spawn = True
-        """Whether the nodes of simulated users are started here."""
-        self.outside: tuple[str, Certificates | None] | None = None
-        """Where clients from elsewhere connect, HOST:PORT, with TLS if there are certificates; None: nowhere."""
+        """Whether the nodes of simulated users are started on this machine."""
+        self.outside: Endpoint | None = None
+        """Where clients from other machines connect; nowhere unless given."""
         self.about = "the federation"
-        """What clients are told they take part in."""
+        """Description of the federation that clients are sent."""
         self.on_listening: Callable[[int], None] = lambda port: None
 
     def nodes_for(self, users: int) -> int:
-        """How many nodes these users are spread over."""
+        """See :class:`Runtime`."""
         return checked_nodes(self.nodes, users) or 1
 
-    def run(self, strategy: Any, factory: NodeFactory, roster: Roster, rounds: int) -> None:
-        """Listen, start what is to be started, run Flower's server loop, send everybody home."""
-        door = Door(roster, welcome=lambda node: self._welcome(factory, roster, node))
+    def run(self, strategy: Any, factory: ClientFactory, roster: Roster, rounds: int) -> None:
+        """See :class:`Runtime`."""
+
+        def welcome(node: str) -> Welcome:
+            return self.welcome(factory, roster, node)
+
+        admission = AdmissionControl(roster, welcome)
         with ExitStack() as stack:
             stack.enter_context(threadpool_limits(1))
-            stack.enter_context(interruptible(door))
+            stack.enter_context(interruptible(STOP_SIGNALS, admission.close))
             largest, most = largest_answer(strategy), len(roster) + SPARE
             if self.outside is not None:
-                port = stack.enter_context(listening(door, *self.outside, largest, most))
+                place = self.outside
+                port = stack.enter_context(
+                    listening(admission, place.address, place.certificates, largest, most)
+                )
                 self.on_listening(port)
             if self.spawn:
                 secrets = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="privfed-")))
                 make_certificates(secrets, [LOOPBACK])
+                certificates = Certificates.read(secrets)
                 port = stack.enter_context(
-                    listening(door, f"{LOOPBACK}:0", Certificates.read(secrets), largest, most)
+                    listening(admission, f"{LOOPBACK}:0", certificates, largest, most)
                 )
                 mine = [member for member in roster if member.simulated]
-                stack.enter_context(processes(mine, port, secrets, door))
-            serve(strategy, door, rounds, workers=len(roster), timeout=self.round_timeout)
-            door.dismiss(min(5.0, self.round_timeout))
+                stack.enter_context(client_processes(mine, port, secrets, admission))
+            timeout = self.round_timeout
+            run_server_loop(strategy, admission, rounds, workers=len(roster), timeout=timeout)
+            admission.dismiss(min(5.0, timeout))
 
-    def publish(self, experiment: Any, folder: Path) -> None:
-        """Give the model of a finished run to whoever comes, until interrupted: it is public, and heads cost no privacy."""
-        with np.load(folder / "model.npz") as file:
-            model = [file[name] for name in experiment.strategy.publishes]
-        door = Door(
-            experiment.roster,
-            welcome=lambda node: self._welcome(experiment.factory, experiment.roster, ""),
-        )
-        door.published = ndarrays_to_parameters(model)
+    def publish(
+        self, factory: ClientFactory, roster: Roster, names: Sequence[str], folder: Path
+    ) -> None:
+        """Send the model of a finished run to every client that connects, until interrupted.
+
+        The model is public, and heads fitted to it cost no privacy.
+
+        Args:
+            factory: makes the clients.
+            roster: nodes registered for the run.
+            names: names of the model's arrays, in the order in which clients take them.
+            folder: folder of the run.
+        """
         assert self.outside is not None
-        with interruptible(door), listening(door, *self.outside, 1 << 20, SPARE) as port:
-            where = f"{self.outside[0].rpartition(':')[0]}:{port}"
-            print(
-                f"giving the model in {folder} to whoever comes to {where}, until Ctrl-C",
-                flush=True,
-            )
+        with np.load(folder / "model.npz") as file:
+            model = [file[name] for name in names]
+        admission = AdmissionControl(roster, lambda node: self.welcome(factory, roster, ""))
+        admission.published = ndarrays_to_parameters(model)
+        address, certificates = self.outside.address, self.outside.certificates
+        with (
+            interruptible(STOP_SIGNALS, admission.close),
+            listening(admission, address, certificates, 1 << 20, SPARE) as port,
+        ):
+            where = f"{address.rpartition(':')[0]}:{port}"
+            words = f"giving the model in {folder} to whoever comes to {where}, until Ctrl-C"
+            print(words, flush=True)
             threading.Event().wait()
 
-    def _welcome(self, factory: NodeFactory, roster: Roster, node: str) -> dict[str, Any]:
-        """What a node is sent when it has proven who it is; a stranger who takes the published model is one user."""
+    def welcome(self, factory: ClientFactory, roster: Roster, node: str) -> Welcome:
+        """Return the settings that a node is sent.
+
+        Args:
+            factory: makes the clients.
+            roster: registered nodes.
+            node: name of a registered node; empty for a client that only takes the published
+                model, which counts as one user.
+        """
         if not node:
             return factory.welcome(range(1), self.about, published=True)
-        return factory.welcome(
-            roster.nodes[node], self.about, simulated=roster.members[node].simulated
-        )
+        simulated = roster.members[node].simulated
+        return factory.welcome(roster.nodes[node], self.about, simulated=simulated)
 
 
 def largest_answer(strategy: Any) -> int:
-    """Bytes that the longest honest answer can have, with room for its wrapping."""
+    """Return the most bytes that an honest answer can have, with 1 MiB for its envelope."""
     extra = 8 * max(measure.size for measure in MEASURES.values())
     sizes = [
         sum(8 * math.prod(shape) + extra for shape in strategy.shapes(step).values())
@@ -126,32 +176,21 @@ def largest_answer(strategy: Any) -> int:
 
 
 @contextmanager
-def interruptible(door: Door) -> Iterator[None]:
-    """While nodes are waited for, Ctrl-C and a request to end cut all connections, so that nothing keeps the process."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+def client_processes(
+    members: Sequence[Member], port: int, folder: Path, admission: AdmissionControl
+) -> Iterator[None]:
+    """Start one client process per node, and end all of them afterwards.
 
-    def stop(number: int, frame: object) -> None:
-        door.close()
-        raise KeyboardInterrupt
+    A process that ends with an error stops the run.
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextmanager
-def processes(members: list[Member], port: int, folder: Path, door: Door) -> Iterator[None]:
-    """A client process for each of these nodes; one that ends in an error of its own stops the run.
-
-    folder: readable by this user only; has the server's ca.crt, and will have the tokens.
+    Args:
+        members: nodes of simulated users.
+        port: port of the server on this machine.
+        folder: folder readable by this user only, with the server's ca.crt; tokens are written to
+            it.
+        admission: is told about failures.
     """
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    environment = os.environ | QUIET | ONE_THREAD | {"PYTHONPATH": path}
+    environment = os.environ | NO_TELEMETRY | thread_limits() | {"PYTHONPATH": module_path()}
     running: dict[str, subprocess.Popen[str]] = {}
     over = threading.Event()
 
@@ -160,32 +199,19 @@ def processes(members: list[Member], port: int, folder: Path, door: Door) -> Ite
         if process.returncode > 0 and not over.is_set():
             last = errors.strip().splitlines()[-1:] or ["no message"]
             error = ConfigError if process.returncode == ConfigError.exit_code else PrivfedError
-            door.fail(error(f"node {name} stopped: {last[0].removeprefix('privfed: ')}"))
+            admission.fail(error(f"node {name} stopped: {last[0].removeprefix('privfed: ')}"))
 
     try:
         for member in members:
             token = folder / f"{member.name}.token"
             token.write_text(member.token)
-            command = [
-                sys.executable,
-                "-m",
-                "privfed",
-                "client",
-                "--server",
-                f"{LOOPBACK}:{port}",
-                "--user",
-                member.name,
-            ]
-            command += [
-                "--token-file",
-                str(token),
-                "--root-certificates",
-                str(folder / "ca.crt"),
-                "--simulate",
-                "--quiet",
-            ]
             process = subprocess.Popen(
-                command,
+                [
+                    *(sys.executable, "-m", "privfed", "client", "--simulate", "--quiet"),
+                    *("--server", f"{LOOPBACK}:{port}", "--user", member.name),
+                    *("--token-file", str(token)),
+                    *("--root-certificates", str(folder / "ca.crt")),
+                ],
                 env=environment,
                 text=True,
                 stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""gRPC's two ends: a server that Flower's own servicer answers on, and a client that keeps the conversation going."""
+"""Both ends of a gRPC connection: a server with Flower's servicer, and a client that answers."""
 
 from __future__ import annotations
 
@@ -14,32 +14,33 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
-from flwr.proto.transport_pb2 import ClientMessage, ServerMessage
-from flwr.proto.transport_pb2_grpc import FlowerServiceServicer as Service
-from flwr.proto.transport_pb2_grpc import FlowerServiceStub, add_FlowerServiceServicer_to_server
 from flwr.server.client_manager import ClientManager
-from flwr.server.superlink.fleet.grpc_bidi.flower_service_servicer import FlowerServiceServicer
-from flwr.server.superlink.fleet.grpc_bidi.grpc_bridge import (
+
+from privfed.foundation.errors import ConfigError
+from privfed.runtimes.flower_internals import (
+    ClientMessage,
+    FlowerServiceServicer,
+    FlowerServiceStub,
     GrpcBridge,
     GrpcBridgeClosed,
     InsWrapper,
     ResWrapper,
+    ServerMessage,
+    ServicerInterface,
+    add_FlowerServiceServicer_to_server,
 )
-
-from privfed.foundation.errors import ConfigError
+from privfed.runtimes.ports import in_use
 
 KEEPALIVE = [
-    # A connection that died in silence is noticed within twenty seconds.
+    # A connection that is lost without a message is noticed within twenty seconds.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
 ]
-
-
 SENDING = 1.0
-"""Seconds a question may be on its way before its answer is waited for."""
+"""Seconds that sending a question may take, beyond the time for its answer."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +53,20 @@ class Certificates:
 
     @classmethod
     def read(cls, folder: Path) -> Certificates:
-        """From a folder with ca.crt, server.crt and server.key."""
+        """Read ca.crt, server.crt and server.key from a folder.
+
+        Raises:
+            ConfigError: if a file cannot be read or is no PEM file.
+        """
         return cls(*(read_pem(folder / name) for name in ("ca.crt", "server.crt", "server.key")))
 
 
 def read_pem(path: Path) -> bytes:
-    """The content of a PEM file."""
+    """Return the content of a PEM file.
+
+    Raises:
+        ConfigError: if it cannot be read or is no PEM file.
+    """
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -68,18 +77,26 @@ def read_pem(path: Path) -> bytes:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """HOST:PORT, or a clear error."""
+    """Split HOST:PORT.
+
+    Raises:
+        ConfigError: if it has another form.
+    """
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise ConfigError(f"{address}: must be HOST:PORT, for example 127.0.0.1:8080")
     return host.strip("[]"), int(port)
 
 
-class Conversation(GrpcBridge):
-    """Flower's link between a question and its answer, for clients that are not trusted: closing it ends the connection.
+class ClientBridge(GrpcBridge):
+    """Flower's link between a question and its answer, for clients that are not trusted.
 
-    Flower counts the seconds from when a question was sent. A client that keeps its connection alive and reads nothing never
-    lets that happen, so here they count from when it was asked.
+    Closing it ends the connection. Flower counts the seconds of a timeout from when the question
+    was sent. A client that keeps its connection alive and reads nothing never lets that happen, so
+    here they count from when it was asked.
+
+    Args:
+        hang_up: ends the connection.
     """
 
     def __init__(self, hang_up: Callable[[], object]) -> None:
@@ -87,7 +104,7 @@ class Conversation(GrpcBridge):
         self.hang_up = hang_up
 
     def request(self, ins_wrapper: InsWrapper) -> ResWrapper:
-        """Ask, and wait for the answer no longer than the question allows."""
+        """Ask a question and wait for the answer, at most as long as the question allows."""
         if ins_wrapper.timeout is None:
             return super().request(ins_wrapper)
         late = threading.Timer(ins_wrapper.timeout + SENDING, self.close)
@@ -99,15 +116,16 @@ class Conversation(GrpcBridge):
             late.cancel()
 
     def close(self) -> None:
-        """Nothing more will be asked or heard."""
+        """End the connection: nothing more is asked or heard."""
         super().close()
         self.hang_up()
 
 
-class OneAnswerAQuestion(Service):
-    """Flower's servicer for clients that are not trusted: what was not asked for ends the connection unread.
+class StrictServicer(ServicerInterface):
+    """Flower's servicer for clients that are not trusted: one answer per question.
 
-    Flower's own buffers whatever a client sends; so an answer could be sent ahead of its round, and memory filled.
+    A message that was not asked for ends the connection unread. Flower's own servicer buffers
+    whatever a client sends: an answer could be sent ahead of its round, and memory filled.
     """
 
     def __init__(self, manager: ClientManager) -> None:
@@ -116,7 +134,7 @@ class OneAnswerAQuestion(Service):
     def Join(
         self, request_iterator: Iterator[ClientMessage], context: grpc.ServicerContext
     ) -> Iterator[ServerMessage]:
-        """One conversation."""
+        """Ask questions and take answers until the connection ends."""
         asked = 0
 
         def answers() -> Iterator[ClientMessage]:
@@ -125,7 +143,7 @@ class OneAnswerAQuestion(Service):
                     return
                 yield message
 
-        servicer = FlowerServiceServicer(self.manager, lambda: Conversation(context.cancel))
+        servicer = FlowerServiceServicer(self.manager, lambda: ClientBridge(context.cancel))
         try:
             for question in servicer.Join(answers(), context):
                 asked += 1
@@ -138,13 +156,23 @@ class OneAnswerAQuestion(Service):
 def listening(
     manager: ClientManager, address: str, certificates: Certificates | None, largest: int, most: int
 ) -> Iterator[int]:
-    """A server that registers whoever connects with the manager; the port it listens on.
+    """Start a server that registers every connection with a client manager.
 
-    largest: bytes a message to the server may have; what is longer ends its connection before it is read.
-    most: connections at a time.
+    Args:
+        manager: is told about connections.
+        address: HOST:PORT to listen on; port 0 takes a free one.
+        certificates: for TLS; plain text if None.
+        largest: most bytes of a message to the server; a longer one ends its connection unread.
+        most: most connections at a time.
+
+    Yields:
+        The port that the server listens on.
+
+    Raises:
+        ConfigError: if the server cannot listen there, or key and certificate do not fit.
     """
     host, port = split_address(address)
-    if port and _answers(host, port):
+    if port and in_use(host, port):
         raise ConfigError(f"{address}: the port is in use; choose another, or 0 for a free one")
     options = [
         ("grpc.max_receive_message_length", largest),
@@ -154,7 +182,7 @@ def listening(
         *KEEPALIVE,
     ]
     server = grpc.server(ThreadPoolExecutor(most), maximum_concurrent_rpcs=most, options=options)
-    add_FlowerServiceServicer_to_server(OneAnswerAQuestion(manager), server)
+    add_FlowerServiceServicer_to_server(StrictServicer(manager), server)
     try:
         if certificates is None:
             bound = server.add_insecure_port(address)
@@ -174,16 +202,18 @@ def listening(
         server.stop(grace=1.0).wait(5.0)
 
 
-def _answers(host: str, port: int) -> bool:
-    try:
-        with socket.create_connection((host, port), timeout=1.0):
-            return True
-    except OSError:
-        return False
-
-
 def check_reachable(address: str, roots: bytes | None, timeout: float) -> None:
-    """Raise ConnectionError when nobody listens (waiting may help), ConfigError when the server is not to be trusted."""
+    """Check that a trusted server listens.
+
+    Args:
+        address: HOST:PORT.
+        roots: PEM content of the authority's certificate; None for plain text.
+        timeout: seconds to wait.
+
+    Raises:
+        ConnectionError: if nobody listens; waiting may help.
+        ConfigError: if the server is not trusted.
+    """
     host, port = split_address(address)
     try:
         with socket.create_connection((host, port), timeout=timeout) as plain:
@@ -212,7 +242,17 @@ def converse(
     answer: Callable[[ServerMessage], ClientMessage],
     over: Callable[[], bool],
 ) -> None:
-    """Answer the server's messages one by one until it is over; raises grpc.RpcError when the connection breaks."""
+    """Answer the server's messages one by one.
+
+    Args:
+        address: HOST:PORT of the server.
+        roots: PEM content of the authority's certificate; None for plain text.
+        answer: returns the answer to a message.
+        over: returns whether the last message was the last one of the run.
+
+    Raises:
+        grpc.RpcError: if the connection breaks.
+    """
     options = [
         ("grpc.max_receive_message_length", -1),
         ("grpc.max_send_message_length", -1),

@@ -1,4 +1,4 @@
-"""How Flower's server loop asks a node, by one method."""
+"""Proxy of a simulated node for Flower's server loop."""
 
 from __future__ import annotations
 
@@ -21,20 +21,26 @@ from flwr.server.client_proxy import ClientProxy
 
 
 class NodeProxy(ClientProxy):
-    """A node of a simulation: every question goes the same way."""
+    """Sends every question of the server loop to a node through one method, `ask`."""
 
     @abstractmethod
     def ask(self, question: str, ins: Any, timeout: float | None) -> Any:
-        """The answer of the node's client; question is the name of the client's method."""
+        """Return the answer of the node's client.
+
+        Args:
+            question: name of the client's method.
+            ins: Flower's instruction, the argument of the method.
+            timeout: seconds to wait for the answer; any time if None.
+        """
 
     def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
-        """Ask for the cohort's sums."""
+        """Ask for the sums over the node's users."""
         return self.ask("fit", ins, timeout)
 
     def evaluate(
         self, ins: EvaluateIns, timeout: float | None, group_id: int | None
     ) -> EvaluateRes:
-        """Send the published model, ask for errors."""
+        """Send the published model and ask for errors."""
         return self.ask("evaluate", ins, timeout)
 
     def get_properties(
@@ -52,5 +58,5 @@ class NodeProxy(ClientProxy):
     def reconnect(
         self, ins: ReconnectIns, timeout: float | None, group_id: int | None
     ) -> DisconnectRes:
-        """There is no connection to close."""
+        """Do nothing: there is no connection to close."""
         return DisconnectRes(reason="")

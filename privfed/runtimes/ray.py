@@ -1,8 +1,9 @@
-"""Ray: every node in a process of its own, here or on other machines, under Flower's own server loop.
+"""Ray: one process per node, on this machine or on others, under Flower's server loop.
 
-A node is a Ray actor: its process makes its users' data once and keeps them; only parameters and cohort sums travel, one
-message a node and round. Flower's own simulation engine is not used, as it hands nodes to whichever process is free, so
-that data would be made again and again, and looks for answers every tenth of a second only.
+A node is a Ray actor: its process makes the data of its users once and keeps them. Only parameters
+and cohort sums travel, one message per node and round. Flower's own simulation engine is not used:
+it gives nodes to whichever process is free, so that data would be made again and again, and it
+looks for answers every tenth of a second only.
 """
 
 from __future__ import annotations
@@ -10,54 +11,64 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any
 
-from flwr.client import Client, NumPyClient
+from flwr.client import Client
+from flwr.common import EvaluateIns, FitIns
 from flwr.server.client_manager import ClientManager, SimpleClientManager
 from flwr.server.strategy import Strategy
 from threadpoolctl import threadpool_limits
 
+from privfed.federation.client_factory import ClientFactory
 from privfed.federation.roster import Roster
-from privfed.foundation.errors import (
-    ConfigError,
-    PrivfedError,
-    check_flag,
-    check_number,
-    check_positive,
-)
+from privfed.foundation.constraints import AT_LEAST_ZERO, FLAG, POSITIVE
+from privfed.foundation.errors import ConfigError, PrivfedError
 from privfed.runtimes import ray_cluster
-from privfed.runtimes.inprocess import checked_nodes, patient, serve
+from privfed.runtimes.inprocess import run_server_loop
+from privfed.runtimes.interruption import interruptible
 from privfed.runtimes.node_proxy import NodeProxy
+from privfed.runtimes.runtime import Nodes, Patience, Quorum, Runtime, Seconds, checked_nodes
 
 INLINE_BYTES = 100_000
-"""Smaller messages travel inside the call, which is three times as fast; Ray would store larger ones once a node."""
+"""Smaller messages travel inside the call, which is three times as fast."""
 RESTARTS = 3
-"""How often a node's lost process is started again."""
+"""Number of times that the lost process of a node is started again."""
 
 
-class Node:
-    """What lives in a node's process: its client, made when asked to, so that a bug is an answer and not a lost process."""
+class NodeActor:
+    """Lives in the process of a node and holds its client.
 
-    def __init__(self, make_client: Callable[[range], NumPyClient], users: range) -> None:
-        self.make_client, self.users = make_client, users
+    The client is made when it is asked for, so that an error is an answer and not a lost process.
+
+    Args:
+        factory: makes the client.
+        users: public numbers of the users behind the node.
+    """
+
+    def __init__(self, factory: ClientFactory, users: range) -> None:
+        self.factory, self.users = factory, users
         self.client: Client | None = None
 
     def join(self) -> None:
-        """Make the users' data and the client that serves them."""
+        """Make the data of the users and the client that serves them."""
         if self.client is None:
-            self.client = self.make_client(self.users).to_client()
+            self.client = self.factory(self.users).to_client()
 
     def answer(self, question: str, ins: Any) -> Any:
-        """The client's answer to one of Flower's instructions."""
+        """Return the client's answer. See :meth:`NodeProxy.ask`."""
         self.join()
         return getattr(self.client, question)(ins)
 
 
-class Post:
-    """Sends instructions. A large one that goes to several nodes is stored once, and every node is told where."""
+class Broadcast:
+    """Sends the same instruction to several nodes. A large one is stored once, by reference.
+
+    Args:
+        ray: the `ray` module, connected.
+    """
 
     def __init__(self, ray: Any) -> None:
         self.ray = ray
@@ -65,8 +76,11 @@ class Post:
         self.lock = threading.Lock()
 
     def packed(self, ins: Any) -> Any:
-        """The instruction itself or, where it is large, a reference to it."""
-        if not hasattr(ins, "parameters") or sum(map(len, ins.parameters.tensors)) < INLINE_BYTES:
+        """Return the instruction itself or, if it is large, a reference to it."""
+        if (
+            not isinstance(ins, FitIns | EvaluateIns)
+            or sum(map(len, ins.parameters.tensors)) < INLINE_BYTES
+        ):
             return ins
         with self.lock:
             if self.last[0] is not ins:
@@ -75,27 +89,34 @@ class Post:
 
 
 class RayProxy(NodeProxy):
-    """Asks a node in another process. One whose process is lost leaves, and joins again when Ray has started a new one."""
+    """Asks a node in another process.
 
-    def __init__(self, cid: str, actor: Any, post: Post, manager: ClientManager) -> None:
+    A node whose process is lost leaves, and joins again when Ray has started a new process.
+    """
+
+    def __init__(self, cid: str, actor: Any, broadcast: Broadcast, manager: ClientManager) -> None:
         super().__init__(cid)
-        self.actor, self.post, self.manager = actor, post, manager
+        self.actor, self.broadcast, self.manager = actor, broadcast, manager
 
     def join(self) -> Any:
-        """Have the node's process make its users' data; a reference to when it is done, through restarts."""
+        """Have the process of the node make its data; return Ray's reference to the end of it."""
         return self.actor.join.options(max_task_retries=-1).remote()
 
     def ask(self, question: str, ins: Any, timeout: float | None) -> Any:
-        """One message to the node's process; raises PrivfedError only for a mistake in the node's own code."""
-        ray = self.post.ray
+        """See :class:`NodeProxy`.
+
+        Raises:
+            PrivfedError: if the code of the node failed; Ray's own errors if its process did.
+        """
+        ray = self.broadcast.ray
         try:
             return ray.get(
-                self.actor.answer.remote(question, self.post.packed(ins)), timeout=timeout
+                self.actor.answer.remote(question, self.broadcast.packed(ins)), timeout=timeout
             )
         except ray.exceptions.RayTaskError as error:
             raise own_failure(self.cid, error) from error
         except ray.exceptions.GetTimeoutError:
-            # What hangs would not answer the next question either.
+            # A node that hangs would not answer the next question either.
             ray.kill(self.actor, no_restart=False)
             self._leave()
             raise
@@ -108,49 +129,53 @@ class RayProxy(NodeProxy):
         self.join().future().add_done_callback(self._return)
 
     def _return(self, joined: Future[None]) -> None:
-        """Register again, also when its own code failed: the next question is then answered with the reason."""
+        """Register again, also if the node's code failed: the next question tells the reason."""
         error = joined.exception()
-        if error is None or isinstance(error, self.post.ray.exceptions.RayTaskError):
+        if error is None or isinstance(error, self.broadcast.ray.exceptions.RayTaskError):
             self.manager.register(self)
 
 
-class OnRay:
-    """Runs the pair over `nodes` processes, on this machine or on the Ray cluster at `address`."""
+class OnRay(Runtime):
+    """Runs one process per node, on this machine or on a Ray cluster.
+
+    Args:
+        name: name of the runtime.
+        nodes: number of nodes; as many as there is room for unless given.
+        address: auto or host:port of a running cluster; a Ray on this machine alone if None.
+        cpus: processor cores per node.
+        gpus: graphics processors per node.
+        join_timeout: see :class:`Patience`.
+        rejoin_timeout: see :class:`Patience`.
+        round_timeout: seconds that a node has per step; any time if None.
+        quorum: see :class:`Patience`.
+        verbose: show what Ray and the nodes' processes print.
+    """
 
     def __init__(
         self,
         name: str,
-        nodes: int | None,
-        address: str | None,
-        cpus: float,
-        gpus: float,
-        join_timeout: float,
-        rejoin_timeout: float,
-        round_timeout: float | None,
-        quorum: float,
-        verbose: bool,
+        nodes: Nodes,
+        address: Annotated[str, ray_cluster.ClusterAddress()] | None,
+        cpus: Annotated[float, POSITIVE],
+        gpus: Annotated[float, AT_LEAST_ZERO],
+        join_timeout: Seconds,
+        rejoin_timeout: Seconds,
+        round_timeout: Seconds | None,
+        quorum: Quorum,
+        verbose: Annotated[bool, FLAG],
     ) -> None:
         ray_cluster.check_installed()
-        self.name, self.nodes = name, nodes
-        self.address = ray_cluster.check_address(address)
-        self.cpus = check_positive("runtime.cpus", cpus)
-        self.gpus = check_number(
-            "runtime.gpus", gpus, lambda x: 0 <= x < 1e6, "must be a number of at least 0"
-        )
-        self.join_timeout = join_timeout
-        self.round_timeout = (
-            None
-            if round_timeout is None
-            else check_positive("runtime.round_timeout", round_timeout)
-        )
-        self.verbose = check_flag("runtime.verbose", verbose)
-        self.patience = patient(join_timeout, rejoin_timeout, quorum)
+        self.name, self.nodes, self.address = name, nodes, address
+        self.cpus, self.gpus = cpus, gpus
+        self.round_timeout, self.verbose = round_timeout, verbose
+        self.patience = Patience(join_timeout, rejoin_timeout, quorum, strict=False)
 
     def nodes_for(self, users: int) -> int:
-        """How many nodes these users are spread over; a cluster is asked only if the number is not given."""
+        """See :class:`Runtime`. A cluster is asked only if the number of nodes is not given."""
         nodes = checked_nodes(self.nodes, users)
         if self.address is None and not self.gpus:
-            room = self._checked(nodes or 1, ray_cluster.fit(ray_cluster.cores(), self.cpus))
+            most = ray_cluster.times_in(ray_cluster.usable_cores(), self.cpus)
+            room = self._checked(nodes or 1, most)
             return nodes or min(room, users)
         if nodes is not None:
             return nodes
@@ -158,7 +183,7 @@ class OnRay:
             return min(self._checked(1, ray_cluster.room(ray, self.cpus, self.gpus)), users)
 
     def _checked(self, nodes: int, room: int) -> int:
-        """The room there is, if it suffices."""
+        """Return the number of nodes that there is room for, if it suffices."""
         if room < nodes:
             each = f"runtime.cpus={self.cpus:g}" + (
                 f" and runtime.gpus={self.gpus:g}" if self.gpus else ""
@@ -171,45 +196,43 @@ class OnRay:
             )
         return room
 
-    def run(
-        self,
-        strategy: Strategy,
-        make_client: Callable[[range], NumPyClient],
-        roster: Roster,
-        rounds: int,
-    ) -> None:
-        """Start a process a node, wait until all have joined, then run Flower's server loop."""
+    def run(self, strategy: Strategy, factory: ClientFactory, roster: Roster, rounds: int) -> None:
+        """See :class:`Runtime`."""
         with ray_cluster.attached(self.address, self.verbose) as ray:
             self._checked(len(roster), ray_cluster.room(ray, self.cpus, self.gpus))
-            actor = ray.remote(Node).options(
+            actor = ray.remote(NodeActor).options(
                 num_cpus=self.cpus,
                 num_gpus=self.gpus,
                 max_restarts=RESTARTS,
                 scheduling_strategy="SPREAD",
-                runtime_env=ray_cluster.environment(self.cpus),
+                runtime_env=ray_cluster.runtime_environment(self.cpus),
             )
-            manager, post = SimpleClientManager(), Post(ray)
+            manager, broadcast = SimpleClientManager(), Broadcast(ray)
             proxies = [
-                RayProxy(cid, actor.remote(make_client, mine), post, manager)
+                RayProxy(cid, actor.remote(factory, mine), broadcast, manager)
                 for cid, mine in roster.nodes.items()
             ]
-            # One BLAS thread for the server, as in one process: the same last digits, and the cores are the nodes'.
+            # One BLAS thread for the server, as in one process, gives the same last digits, and
+            # leaves the cores to the nodes.
             with ending(ray, proxies), threadpool_limits(1):
                 self._gather(ray, proxies)
                 for proxy in proxies:
                     manager.register(proxy)
-                serve(strategy, manager, rounds, workers=len(proxies), timeout=self.round_timeout)
+                run_server_loop(
+                    strategy, manager, rounds, workers=len(proxies), timeout=self.round_timeout
+                )
 
     def _gather(self, ray: Any, proxies: Sequence[RayProxy]) -> None:
-        """Wait until the whole population has joined."""
+        """Wait until all nodes have joined."""
+        timeout = self.patience.join_timeout
         waiting = {proxy.join(): proxy.cid for proxy in proxies}
-        deadline = time.monotonic() + self.join_timeout
+        deadline = time.monotonic() + timeout
         while waiting:
             done, _ = ray.wait(list(waiting), timeout=max(0, deadline - time.monotonic()))
             if not done:
                 joined = f"only {len(proxies) - len(waiting)} of {len(proxies)} nodes joined"
                 raise PrivfedError(
-                    f"{joined} within {self.join_timeout:g} s; the cluster may be busy; nothing was released"
+                    f"{joined} within {timeout:g} s; the cluster may be busy; nothing was released"
                 )
             cid = waiting.pop(done[0])
             try:
@@ -224,7 +247,12 @@ class OnRay:
 
 
 def own_failure(cid: str, error: Any) -> PrivfedError:
-    """Why a node's own code failed: a wrong setting as it was said there, anything else with its whole story."""
+    """Return why the code of a node failed: its own PrivfedError, or any other with its traceback.
+
+    Args:
+        cid: name of the node.
+        error: Ray's RayTaskError.
+    """
     return (
         error.cause
         if isinstance(error.cause, PrivfedError)
@@ -234,21 +262,17 @@ def own_failure(cid: str, error: Any) -> PrivfedError:
 
 @contextmanager
 def ending(ray: Any, proxies: Sequence[RayProxy]) -> Iterator[None]:
-    """End the nodes' processes afterwards, and at once on Ctrl-C: Flower would wait for their answers first."""
+    """End the nodes' processes afterwards, and at once on Ctrl-C.
+
+    Flower would wait for the answers of the nodes first.
+    """
 
     def end() -> None:
         for proxy in proxies:
             ray.kill(proxy.actor)
 
-    def interrupt(*_: Any) -> None:
-        end()
-        raise KeyboardInterrupt
-
-    alone = threading.current_thread() is threading.main_thread()  # others cannot be interrupted
-    previous = signal.signal(signal.SIGINT, interrupt) if alone else None
     try:
-        yield
+        with interruptible((signal.SIGINT,), end):
+            yield
     finally:
-        if alone:
-            signal.signal(signal.SIGINT, previous)
         end()

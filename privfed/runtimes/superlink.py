@@ -1,152 +1,161 @@
-"""SuperLink and SuperNodes: inside a ServerApp the server loop over Flower's grid; outside, a whole federation to run it in."""
+"""SuperLink and SuperNodes.
+
+Inside a ServerApp this runtime is Flower's server loop over the grid. Outside, it starts a
+SuperLink and SuperNodes on this machine and has them do the run.
+"""
 
 from __future__ import annotations
 
-import csv
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
+from flwr.server.strategy import Strategy
 from flwr.serverapp import Grid
-from omegaconf import OmegaConf
 
-from privfed.experiment import checkpoint
-from privfed.federation.client_factory import NodeFactory
+from privfed.federation.client_factory import ClientFactory
 from privfed.federation.roster import Roster
 from privfed.federation.user_state import PRIVATE
-from privfed.foundation.errors import (
-    BudgetError,
-    ConfigError,
-    PrivfedError,
-    check_number,
-    check_positive,
+from privfed.foundation.constraints import Number
+from privfed.foundation.errors import BudgetError, ConfigError, PrivfedError
+from privfed.runtimes.interruption import interruptible
+from privfed.runtimes.runtime import (
+    LaunchedRun,
+    Nodes,
+    Patience,
+    Quorum,
+    Row,
+    Runtime,
+    Seconds,
+    checked_nodes,
 )
-from privfed.runtimes.inprocess import checked_nodes, patient
-from privfed.runtimes.superlink_grid import serve_grid
-from privfed.runtimes.superlink_processes import Loopback, interruptible
+from privfed.runtimes.superlink_grid import run_on_grid
+from privfed.runtimes.superlink_processes import LocalDeployment
 
-Row = dict[str, Any]
-LOOK = 0.5
-"""Seconds between looks at a run's progress."""
+Port = Annotated[
+    int, Number(lambda x: x in range(65536), "must be a port number, or 0 for a free one")
+]
+POLL = 0.5
+"""Seconds between looks at the progress of a run."""
+ASK_SUPERLINK = 30.0
+"""Seconds between questions to the SuperLink about a run that says nothing itself."""
 
 
-class SuperLink:
-    """Runs the pair over the nodes of a SuperLink."""
+class SuperLink(Runtime):
+    """Runs one SuperNode per node.
+
+    Args:
+        name: name of the runtime.
+        nodes: number of SuperNodes; one unless given.
+        port: port of the SuperLink on this machine; 0 takes a free one.
+        round_timeout: seconds that a node has per round.
+        join_timeout: see :class:`Patience`.
+        rejoin_timeout: see :class:`Patience`.
+        quorum: see :class:`Patience`.
+    """
+
+    launches = True
 
     def __init__(
         self,
         name: str,
-        nodes: int,
-        port: int,
-        round_timeout: float,
-        join_timeout: float,
-        rejoin_timeout: float,
-        quorum: float,
+        nodes: Nodes,
+        port: Port,
+        round_timeout: Seconds,
+        join_timeout: Seconds,
+        rejoin_timeout: Seconds,
+        quorum: Quorum,
     ) -> None:
-        check_number(
-            "runtime.port",
-            port,
-            lambda x: x in range(65536),
-            "must be a port number, or 0 for a free one",
-        )
         self.name, self.nodes, self.port = name, nodes, port
-        self.round_timeout = float(check_positive("runtime.round_timeout", round_timeout))
-        self.patience = patient(join_timeout, rejoin_timeout, quorum)
+        self.round_timeout = float(round_timeout)
+        self.patience = Patience(join_timeout, rejoin_timeout, quorum, strict=False)
         self.grid: Grid | None = None
-        """Where nodes are met; known inside a ServerApp only."""
+        """Flower's grid of nodes, inside a ServerApp."""
         self.trusting = False
-        """Whether nodes are believed their names, as Flower's own simulation gives them no tokens."""
+        """Whether names are believed without a proof: Flower's simulation gives no tokens."""
 
     def nodes_for(self, users: int) -> int:
-        """How many nodes these users are spread over."""
+        """See :class:`Runtime`."""
         return checked_nodes(self.nodes, users) or 1
 
-    def run(self, strategy: Any, factory: NodeFactory, roster: Roster, rounds: int) -> None:
-        """Flower's server loop over the grid of this ServerApp."""
+    def run(self, strategy: Strategy, factory: ClientFactory, roster: Roster, rounds: int) -> None:
+        """See :class:`Runtime`."""
         assert self.grid is not None, "outside a ServerApp a run is launched"
-        serve_grid(self.grid, strategy, factory, roster, rounds, self.round_timeout, self.trusting)
+        run_on_grid(self.grid, strategy, factory, roster, rounds, self.round_timeout, self.trusting)
 
-    def launch(
-        self,
-        experiment: Any,
-        folder: Path,
-        on_step: Callable[[Row], None],
-        resume: bool = False,
-        say: Callable[[str], None] = lambda command: None,
-    ) -> None:
-        """Start a SuperLink and SuperNodes on this machine, have them do the run in this folder, end them."""
-        if not experiment.simulated:
+    def launch(self, run: LaunchedRun) -> None:
+        """See :class:`Runtime`."""
+        if not run.simulated:
             raise ConfigError(
-                "runtime=superlink: starts nodes of simulated users only; for real ones see docs/runtimes.md"
+                "runtime=superlink: starts nodes of simulated users only; "
+                "for real ones see docs/runtimes.md"
             )
-        roster: Roster = experiment.roster
+        folder = run.folder.resolve()
         with tempfile.TemporaryDirectory(prefix="privfed-") as name, interruptible():
             home = Path(name)
-            federation = Loopback(home, self.port, say)
-            roster.save(home / "roster.json")
-            roster.write_tokens(home / "tokens")
+            deployment = LocalDeployment(home, self.port, run.say)
+            run.roster.save(home / "roster.json")
+            run.roster.write_tokens(home / "tokens")
             try:
-                federation.start()
-                for member in roster:
+                deployment.start()
+                for member in run.roster:
                     token = home / "tokens" / f"{member.name}.token"
-                    kept = folder.resolve() / PRIVATE / member.name
-                    state = {"state": str(kept)} if experiment.remembers else {}
-                    federation.add_node(
+                    state = {"state": str(folder / PRIVATE / member.name)} if run.remembers else {}
+                    deployment.add_node(
                         member.name, {"node": member.name, "token-file": str(token), **state}
                     )
-                number = federation.run(
+                number = deployment.run(
                     {
-                        "settings": OmegaConf.to_yaml(experiment.cfg),
-                        "out": str(folder.resolve()),
+                        "settings": run.settings,
+                        "out": str(folder),
                         "roster": str(home / "roster.json"),
-                        "resume": resume,
+                        "resume": run.resume,
                     }
                 )
-                follow(federation, number, folder, on_step)
+                follow(deployment, number, run.rows, run.on_step)
             finally:
-                federation.stop()
+                deployment.stop()
 
 
-def follow(federation: Loopback, number: str, folder: Path, on_step: Callable[[Row], None]) -> None:
-    """Show a run's steps as they are done, until it has ended; raise as it did."""
-    shown, asked = len(rows_so_far(folder)), time.monotonic()
-    status = federation.home / f"{number}.json"
+def follow(
+    deployment: LocalDeployment,
+    number: str,
+    rows: Callable[[], list[Row]],
+    on_step: Callable[[Row], None],
+) -> None:
+    """Report the steps of a run as they are done, until the run has ended.
+
+    Args:
+        deployment: the processes that do the run.
+        number: number of the run.
+        rows: returns what was recorded of each step that is done.
+        on_step: called with what was recorded, once per step.
+
+    Raises:
+        PrivfedError: as the run did, or if its processes stopped.
+    """
+    shown, asked = len(rows()), time.monotonic()
+    status = deployment.home / f"{number}.json"
     while not status.exists():
-        time.sleep(LOOK)
-        federation.check()
-        for row in rows_so_far(folder)[shown:]:
+        time.sleep(POLL)
+        deployment.check()
+        for row in rows()[shown:]:
             on_step(row)
             shown += 1
-        # The ServerApp says itself how it ended, unless it was killed or never began.
-        if time.monotonic() - asked > 30.0:
-            asked, (state, why) = time.monotonic(), federation.status(number)
+        # The ServerApp itself says how it ended, unless it was killed or never began.
+        if time.monotonic() - asked > ASK_SUPERLINK:
+            asked, (state, why) = time.monotonic(), deployment.status(number)
             if state.startswith("finished") and not status.exists():
                 raise PrivfedError(
-                    f"the ServerApp ended without a word ({state}: {why or 'no reason given'}); go on with --resume"
+                    f"the ServerApp ended without a word ({state}: {why or 'no reason given'}); "
+                    "go on with --resume"
                 )
     end = json.loads(status.read_text())
     errors = {error.exit_code: error for error in (ConfigError, BudgetError)}
     if end["exit_code"]:
         raise errors.get(end["exit_code"], PrivfedError)(end["message"])
-    for row in list(rows_of_table(folder))[shown:]:
+    for row in rows()[shown:]:
         on_step(row)
-
-
-def rows_so_far(folder: Path) -> list[Row]:
-    """The rows of the steps that are done, from the checkpoint."""
-    try:
-        return checkpoint.rows(folder)
-    except (OSError, ValueError):
-        return []
-
-
-def rows_of_table(folder: Path) -> Iterator[Row]:
-    """The rows of a finished run."""
-    with (folder / "rounds.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            yield {
-                key: value if key == "task" else float(value) for key, value in row.items() if value
-            }

@@ -1,15 +1,16 @@
-"""Flower's grid, seen from a ServerApp: nodes that come and go, each asked through messages that wait at the SuperLink."""
+"""Flower's server loop over the grid of a ServerApp.
+
+Nodes come and go. Each is asked through messages that wait at the SuperLink.
+"""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from flwr.app import Message
 from flwr.common import (
@@ -22,72 +23,93 @@ from flwr.common import (
     GetPropertiesRes,
     Status,
 )
-from flwr.server.compat.grid_client_proxy import GridClientProxy
+from flwr.server.strategy import Strategy
 from flwr.serverapp import Grid
 
-from privfed.federation.client_factory import NodeFactory
+from privfed.federation.client_factory import ClientFactory
 from privfed.federation.roster import Roster
 from privfed.foundation.errors import PrivfedError
-from privfed.runtimes.admission import Door
-from privfed.runtimes.inprocess import serve
+from privfed.runtimes.admission import AdmissionControl
+from privfed.runtimes.flower_internals import GridClientProxy
+from privfed.runtimes.inprocess import run_server_loop
 
 WELCOME = "welcome"
-"""The setting of a message that holds what a node's client is made from: over a SuperLink every message meets a new process."""
+"""Setting of a message that holds a `Welcome`: every message to a SuperNode meets a new process."""
+STATUS = "PRIVFED_STATUS"
+"""Environment variable: folder to which a ServerApp writes how each run ended."""
 MOST_AT_ONCE = 256
 AGAIN = 60.0
-"""Seconds after which a node that was not let in is asked again who it is."""
+"""Seconds after which a node that was not admitted is asked for its identity again."""
 GRACE = 10.0
-"""Seconds beyond a message's time to live that the SuperLink has to say that it is over."""
+"""Seconds beyond the time to live of a message that the SuperLink has to report its end."""
 log = logging.getLogger("privfed.grid")
 
 
-def serve_grid(
+def run_on_grid(
     grid: Grid,
-    strategy: Any,
-    factory: NodeFactory,
+    strategy: Strategy,
+    factory: ClientFactory,
     roster: Roster,
     rounds: int,
     timeout: float,
     trusting: bool,
 ) -> None:
-    """Flower's server loop over the nodes of a grid; every message is given up after `timeout` seconds."""
-    door = Door(roster, trusting=trusting)
+    """Run Flower's server loop over the nodes of a grid.
+
+    Args:
+        grid: Flower's grid.
+        strategy: server side of the algorithm.
+        factory: makes the clients.
+        roster: registered nodes.
+        rounds: number of rounds.
+        timeout: seconds after which a message is given up.
+        trusting: believe names without a proof.
+    """
+    admission = AdmissionControl(roster, trusting=trusting)
     welcomes = {
-        node: json.dumps(factory.welcome(users, simulated=roster.members[node].simulated))
+        node: factory.welcome(users, simulated=roster.members[node].simulated).to_json()
         for node, users in roster.nodes.items()
     }
-    over, heard = threading.Event(), Clock()
+    over, heard = threading.Event(), LastHeard()
     watcher = threading.Thread(
-        target=watch, args=(grid, door, welcomes, timeout, over, heard), daemon=True
+        target=watch_grid, args=(grid, admission, welcomes, timeout, over, heard), daemon=True
     )
     watcher.start()
-    threading.Thread(target=guard, args=(max(timeout, 60.0), over, heard), daemon=True).start()
+    silence = max(timeout, 60.0)
+    threading.Thread(target=end_without_superlink, args=(silence, over, heard), daemon=True).start()
+    workers = min(len(roster), MOST_AT_ONCE)
     try:
-        serve(strategy, door, rounds, workers=min(len(roster), MOST_AT_ONCE), timeout=timeout)
+        run_server_loop(strategy, admission, rounds, workers, timeout)
     finally:
         over.set()
         watcher.join(timeout=5)
 
 
-class Clock:
-    """When something happened last."""
+class LastHeard:
+    """Time at which the SuperLink answered last."""
 
     def __init__(self) -> None:
-        self.now()
+        self.note()
 
-    def now(self) -> None:
-        """It happened."""
+    def note(self) -> None:
+        """Note that it has answered now."""
         self.last = time.monotonic()
 
 
-def guard(patience: float, over: threading.Event, heard: Clock) -> None:
-    """End this process when the SuperLink is gone: Flower's own calls would go on trying for ever.
+def end_without_superlink(silence: float, over: threading.Event, heard: LastHeard) -> None:
+    """End this process when the SuperLink is gone: Flower's own calls would try for ever.
 
-    What started us dies with the SuperLink. Flower notices too, but its signal wakes no main thread that waits for nodes.
+    The parent of this process ends with the SuperLink. Flower notices that, too, but its signal
+    does not wake a main thread that waits for nodes.
+
+    Args:
+        silence: seconds without an answer after which the SuperLink counts as gone.
+        over: set when the run is over.
+        heard: when the SuperLink answered last.
     """
     parent = os.getppid()
     while not over.wait(1.0):
-        if os.getppid() != parent or time.monotonic() - heard.last > patience:
+        if os.getppid() != parent or time.monotonic() - heard.last > silence:
             log.error(
                 "privfed: the SuperLink is gone; what was released is kept, go on with resume"
             )
@@ -95,55 +117,75 @@ def guard(patience: float, over: threading.Event, heard: Clock) -> None:
             return
 
 
-def watch(
+def watch_grid(
     grid: Grid,
-    door: Door,
+    admission: AdmissionControl,
     welcomes: Mapping[str, str],
-    patience: float,
+    timeout: float,
     over: threading.Event,
-    heard: Clock,
+    heard: LastHeard,
 ) -> None:
-    """Present every node that comes online to the door, and take away those that go offline, until it is over."""
-    known: dict[int, NodeProxy] = {}
+    """Register every node that comes online, and unregister those that go offline.
+
+    Args:
+        grid: Flower's grid.
+        admission: decides which nodes take part.
+        welcomes: JSON text of the settings per node.
+        timeout: least seconds that a question to a node may take.
+        over: set when the run is over.
+        heard: is told whenever the SuperLink answers.
+    """
+    known: dict[int, SuperNodeProxy] = {}
     asked: dict[int, float] = {}
     prompt = PromptGrid(grid)
     while not over.is_set():
         try:
             online = set(grid.get_node_ids())
-        except Exception as error:  # whatever it is, without the SuperLink there are no nodes
+        except Exception as error:  # for any reason: without the SuperLink there are no nodes
             if not over.is_set():
                 reason = str(error) or type(error).__name__
-                door.fail(
+                admission.fail(
                     PrivfedError(
-                        f"the SuperLink does not answer, or the run was stopped ({reason}); go on with resume"
+                        "the SuperLink does not answer, or the run was stopped "
+                        f"({reason}); go on with resume"
                     )
                 )
             return
-        heard.now()
+        heard.note()
         for node_id in set(known) - online:
-            door.unregister(known.pop(node_id))
-        for node_id in [node_id for node_id, proxy in known.items() if not door.holds(proxy)]:
-            if (
-                time.monotonic() - asked[node_id] > AGAIN
-            ):  # it was refused, or did not answer: it may have been a bad moment
+            admission.unregister(known.pop(node_id))
+        for node_id in [node_id for node_id, proxy in known.items() if not admission.holds(proxy)]:
+            # It was refused or did not answer, perhaps for a reason that has passed.
+            if time.monotonic() - asked[node_id] > AGAIN:
                 del known[node_id]
         for node_id in online - set(known):
-            known[node_id] = NodeProxy(node_id, prompt, grid.run.run_id, welcomes, patience)
+            known[node_id] = SuperNodeProxy(node_id, prompt, grid.run.run_id, welcomes, timeout)
             asked[node_id] = time.monotonic()
-            door.register(known[node_id])
+            admission.register(known[node_id])
         over.wait(1.0)
 
 
 class PromptGrid:
-    """Looks for replies sooner than Flower's grid, which sleeps three seconds between looks, and never for ever."""
+    """Looks for replies sooner than Flower's grid, which sleeps three seconds between looks.
+
+    Args:
+        grid: Flower's grid.
+        first_pause: seconds between the first two looks.
+        longest_pause: most seconds between looks.
+    """
 
     def __init__(self, grid: Grid, first_pause: float = 0.05, longest_pause: float = 1.0) -> None:
         self.grid, self.first_pause, self.longest_pause = grid, first_pause, longest_pause
 
     def send_and_receive(self, messages: Iterable[Message]) -> list[Message]:
-        """The reply to one message, or an error when none comes within the message's time to live."""
+        """Return the reply to one message.
+
+        Raises:
+            ConnectionError: if the SuperLink does not take the message.
+            TimeoutError: if no reply comes within the time to live of the message.
+        """
         (message,) = messages
-        # The SuperLink answers itself when that time is over, or the node is gone; the rest is for a SuperLink that does not.
+        # The SuperLink itself reports that this time is over, or that the node is gone.
         deadline = time.monotonic() + message.metadata.ttl + GRACE
         (number,) = self.grid.push_messages([message])
         if number is None:
@@ -157,8 +199,16 @@ class PromptGrid:
         raise TimeoutError(f"no answer within {message.metadata.ttl:g} s")
 
 
-class NodeProxy(GridClientProxy):
-    """Sends a node what its client is made from with every question. patience: seconds the shortest question may take."""
+class SuperNodeProxy(GridClientProxy):
+    """Sends a node its settings with every question.
+
+    Args:
+        node_id: Flower's number of the node.
+        grid: sends messages.
+        run_id: Flower's number of the run.
+        welcomes: JSON text of the settings per node.
+        least_timeout: least seconds that a question may take.
+    """
 
     def __init__(
         self,
@@ -166,22 +216,22 @@ class NodeProxy(GridClientProxy):
         grid: PromptGrid,
         run_id: int,
         welcomes: Mapping[str, str],
-        patience: float,
+        least_timeout: float,
     ) -> None:
         super().__init__(node_id, grid, run_id)  # type: ignore[arg-type]
-        self.welcomes, self.patience = welcomes, patience
+        self.welcomes, self.least_timeout = welcomes, least_timeout
 
     def get_properties(
         self, ins: GetPropertiesIns, timeout: float | None, group_id: int | None
     ) -> GetPropertiesRes:
-        """Ask who it is. What went wrong at the node is an answer too: it says why the node is not let in."""
+        """Ask for the identity; an error of the node is the reason why it is not admitted."""
         try:
-            return super().get_properties(ins, max(timeout or 0.0, self.patience), group_id)
+            return super().get_properties(ins, max(timeout or 0.0, self.least_timeout), group_id)
         except ValueError as error:
             return GetPropertiesRes(Status(Code.GET_PROPERTIES_NOT_IMPLEMENTED, str(error)), {})
 
     def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
-        """Ask for a contribution."""
+        """Ask for the sums over the node's users."""
         return super().fit(
             FitIns(ins.parameters, ins.config | {WELCOME: self.welcomes[self.cid]}),
             timeout,

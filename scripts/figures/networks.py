@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from figures.common import Figure, Line, Metrics, Row, draw, mean, plt, spread
 from figures.kept import FILE, keep, kept, results
 from privfed.config.composition import compose
-from privfed.federation.client_factory import build
+from privfed.config.instantiation import build
 from privfed.privacy.accounting import gaussian_mu
 
 METHODS = ("standalone", "fedavg_ft", "pmtl_ft", "ppsgd", "centaur", "headmean")

@@ -8,7 +8,7 @@ import pytest
 from privfed.config.composition import compose
 from privfed.data.cohort import Cohort
 from privfed.experiment.wiring import Experiment
-from privfed.federation.client_factory import NodeFactory
+from privfed.federation.client_factory import ClientFactory
 from privfed.foundation.errors import ConfigError
 from privfed.models.procedural_images import scenes
 from privfed.models.public_features import PublicFeatures
@@ -25,7 +25,7 @@ SMALL = (
 
 
 def client(*overrides):
-    return NodeFactory.of(compose([*SMALL, *overrides]))(range(12))
+    return ClientFactory.of(compose([*SMALL, *overrides]))(range(12))
 
 
 def ridge(A, Y, strength):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import numpy as np
@@ -13,11 +14,13 @@ from support.processes import ledger_of, model_of, reference
 
 from privfed.config.composition import compose
 from privfed.experiment.wiring import Experiment
-from privfed.federation.participant import Identity, OwnRows, Participant
+from privfed.federation.identity import Identity
+from privfed.federation.participant import OwnRows, Participant
 from privfed.federation.roster import Member, Roster, new_token
-from privfed.runtimes.admission import Door
+from privfed.runtimes.admission import AdmissionControl
 from privfed.runtimes.certificates import make_certificates
-from privfed.runtimes.inprocess import serve
+from privfed.runtimes.grpc_client import GrpcClient
+from privfed.runtimes.inprocess import run_server_loop
 
 FEATURES, ROWS = 5, 12
 
@@ -173,9 +176,8 @@ def test_thirty_processes_of_one_user_each_that_do_not_need_torch(fleet):
         )
     settings = ("data.n=30", "data.d=6", "data.m=6", "runtime.nodes=30", "rounds=3")
     server, port = fleet.server(*settings, "out=run", "--insecure")
-    clients = [
-        fleet.client(port, str(i), PYTHONPATH=str(fleet.folder / "traps")) for i in range(30)
-    ]
+    path = os.pathsep.join([str(fleet.folder / "traps"), os.environ.get("PYTHONPATH", "")])
+    clients = [fleet.client(port, str(i), PYTHONPATH=path) for i in range(30)]
     server.ends(0)
     for client in clients:
         client.ends(0)
@@ -188,10 +190,11 @@ class Tap:
 
     def __init__(self, participant):
         self.participant, self.messages = participant, []
+        self.client = GrpcClient(participant)
 
     def request(self, ins_wrapper):
         question = ServerMessage.FromString(ins_wrapper.server_message.SerializeToString())
-        answer = self.participant.answer(question)
+        answer = self.client.answer(question)
         self.messages.append((question.WhichOneof("msg"), answer.SerializeToString()))
         return ResWrapper(ClientMessage.FromString(self.messages[-1][1]))
 
@@ -214,17 +217,17 @@ def test_no_head_and_no_row_is_in_any_message(tmp_path, algo):
         "eps=8",
     ]
     experiment = Experiment(compose([*settings, "rounds=2"]), roster)
-    door = Door(
-        roster, welcome=lambda node: experiment.runtime._welcome(experiment.factory, roster, node)
+    admission = AdmissionControl(
+        roster, welcome=lambda node: experiment.runtime.welcome(experiment.factory, roster, node)
     )
     said, taps = [], {}
     for name in names:
         own = OwnRows(tmp_path / f"{name}.csv", "target", 0.25)
         identity = Identity(name, roster.members[name].token)
         taps[name] = Tap(Participant(identity, own, tmp_path / f"{name}-state", say=said.append))
-        door._admit(GrpcClientProxy("unknown", taps[name]))
-    serve(experiment.strategy, door, len(experiment.strategy.plan), workers=2)
-    door.dismiss(1.0)
+        admission.admit(GrpcClientProxy("unknown", taps[name]))
+    run_server_loop(experiment.strategy, admission, len(experiment.strategy.plan), workers=2)
+    admission.dismiss(1.0)
 
     for name, (X, y) in rows.items():
         client, kinds = taps[name].participant.client, [kind for kind, _ in taps[name].messages]

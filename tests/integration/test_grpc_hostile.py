@@ -19,7 +19,10 @@ from support.puppet import OK, Puppet, announce_gigabytes, asked, fitted, proper
 
 from privfed.config.composition import compose
 from privfed.experiment.wiring import Experiment
-from privfed.federation.participant import Identity, Participant
+from privfed.federation.identity import Identity
+from privfed.federation.participant import Participant
+from privfed.runtimes.grpc import Endpoint
+from privfed.runtimes.grpc_client import GrpcClient
 from privfed.runtimes.grpc_transport import converse
 
 D, K, CLIP = 6, 2, 0.05
@@ -105,7 +108,8 @@ def test_no_answer_moves_a_sum_by_more_than_its_users_may():
             ]
         )
     )
-    experiment.runtime.spawn, experiment.runtime.outside = False, ("127.0.0.1:0", None)
+    experiment.runtime.spawn = False
+    experiment.runtime.outside = Endpoint("127.0.0.1:0", None)
     tokens = {member.name: member.token for member in experiment.roster}
     ports, sums, honest = queue.SimpleQueue(), [], []
     experiment.runtime.on_listening = ports.put
@@ -116,7 +120,7 @@ def test_no_answer_moves_a_sum_by_more_than_its_users_may():
         return release(name, total, **settings)
 
     experiment.federation.gate.release = recording
-    me = Participant(Identity("1", tokens["1"]), None, say=lambda text: None)
+    me = GrpcClient(Participant(Identity("1", tokens["1"]), None, say=lambda text: None))
 
     def answer(message):
         reply = me.answer(message)

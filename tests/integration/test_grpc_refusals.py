@@ -12,9 +12,9 @@ import privfed.commands.client
 import privfed.commands.server
 import privfed.federation.participant
 from privfed.config.composition import compose
-from privfed.federation.client_factory import NodeFactory
+from privfed.federation.client_factory import ClientFactory
 from privfed.federation.roster import Member, Roster, new_token
-from privfed.runtimes.admission import Door
+from privfed.runtimes.admission import AdmissionControl
 from privfed.runtimes.certificates import make_certificates
 from privfed.runtimes.grpc_transport import Certificates, listening
 
@@ -33,9 +33,9 @@ def tls(tmp_path_factory):
 @contextlib.contextmanager
 def door(certificates=None):
     """A server's door in this process, for alice with data of three features; its port."""
-    factory = NodeFactory.of(compose(["data=remote", "data.d=3", "data.n=1"]))
+    factory = ClientFactory.of(compose(["data=remote", "data.d=3", "data.n=1"]))
     roster = Roster([Member("alice", 1, new_token())])
-    opened = Door(roster, welcome=lambda node: factory.welcome(roster.nodes[node]))
+    opened = AdmissionControl(roster, welcome=lambda node: factory.welcome(roster.nodes[node]))
     with listening(opened, "127.0.0.1:0", certificates, 1 << 20, 8) as port:
         yield port, roster.members["alice"].token
 

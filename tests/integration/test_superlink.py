@@ -17,12 +17,13 @@ import numpy as np
 import pytest
 
 from privfed.config.composition import compose
+from privfed.experiment.run_folder import rows_done
 from privfed.experiment.wiring import Experiment
 from privfed.federation.roster import Roster
 from privfed.foundation.errors import PrivfedError
 from privfed.runtimes.certificates import make_certificates, make_node_key
 from privfed.runtimes.superlink import follow
-from privfed.runtimes.superlink_processes import Loopback, descendants, exists
+from privfed.runtimes.superlink_processes import LocalDeployment, descendants, exists
 
 pytestmark = pytest.mark.slow
 PROBLEM = ("data.n=200", "data.m=10")
@@ -55,7 +56,7 @@ class Shared:
     """A SuperLink with two SuperNodes, for several runs."""
 
     def __init__(self, home):
-        self.home, self.federation = home, Loopback(home)
+        self.home, self.federation = home, LocalDeployment(home)
         self.roster = Roster.of_simulated(200, 2)
         self.roster.save(home / "roster.json")
         self.roster.write_tokens(home / "tokens")
@@ -73,7 +74,8 @@ class Shared:
             "roster": roster,
             "resume": resume,
         }
-        follow(self.federation, self.federation.run(config), folder, on_step)
+        number = self.federation.run(config)
+        follow(self.federation, number, lambda: rows_done(folder), on_step)
         return folder
 
 

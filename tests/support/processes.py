@@ -18,11 +18,9 @@ import numpy as np
 from privfed.config.composition import compose
 from privfed.experiment.checkpoint import FILE
 from privfed.experiment.wiring import Experiment
+from privfed.foundation.environment import NO_TELEMETRY, thread_limits
 
-QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "PRIVFED_TOKEN": ""}
-ONE_THREAD = {
-    name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
-}
+ENVIRONMENT = NO_TELEMETRY | thread_limits() | {"PRIVFED_TOKEN": ""}
 PATIENCE = 300.0
 """Seconds any event is waited for: far more than it takes, as the machine may be busy."""
 
@@ -52,7 +50,7 @@ class Process:
             self.popen = subprocess.Popen(
                 [sys.executable, "-m", "privfed", command, *arguments],
                 cwd=folder,
-                env=os.environ | QUIET | ONE_THREAD | environment,
+                env=os.environ | ENVIRONMENT | environment,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,

@@ -22,7 +22,7 @@ from flwr.proto.transport_pb2 import ClientMessage, ServerMessage
 from flwr.proto.transport_pb2_grpc import FlowerServiceStub
 
 from privfed import __version__
-from privfed.runtimes.admission import prove
+from privfed.federation.identity import prove
 
 OK = Status(Code.OK, "")
 # The smallest buffers there are, so that what a puppet does not read stays with its sender.

@@ -10,7 +10,7 @@ from test_archives import images, write_idx
 from privfed.config.composition import compose
 from privfed.data.images.assignment import SPLITS
 from privfed.data.images.collections import HeldOut, Images
-from privfed.federation.client_factory import NodeFactory
+from privfed.federation.client_factory import ClientFactory
 from privfed.foundation.errors import ConfigError
 
 WHOLE = [name for name in SPLITS if name != "natural"]
@@ -251,7 +251,7 @@ def test_settings_that_disagree_with_the_users_own_file(writers):
 )
 def test_configs_say_where_data_are_expected(name, tmp_path, monkeypatch):
     monkeypatch.setenv("PRIVFED_DATA", str(tmp_path))
-    factory = NodeFactory.of(compose([f"data={name}", "model.k=1"]))
+    factory = ClientFactory.of(compose([f"data={name}", "model.k=1"]))
     with pytest.raises(
         ConfigError, match=f"data.path={tmp_path / name}: .* is missing; .*fetch_data.py {name}"
     ):
@@ -263,7 +263,7 @@ def test_configs_say_where_data_are_expected(name, tmp_path, monkeypatch):
 
 
 def test_a_config_makes_users(folder):
-    data = NodeFactory.of(
+    data = ClientFactory.of(
         compose(["data=mnist", f"data.path={folder}", "data.n=50", "model.k=1"])
     ).source
     assert (

@@ -6,7 +6,7 @@ from support.sources import source
 
 from privfed.config.composition import compose
 from privfed.data.images.patterns import BLOCK, Patterns
-from privfed.federation.client_factory import NodeFactory
+from privfed.federation.client_factory import ClientFactory
 from privfed.foundation.errors import ConfigError
 
 
@@ -81,7 +81,7 @@ def test_the_config_resolves_to_numbers():
     assert list(cfg.data.shape) == [2, 6, 6] and all(
         isinstance(size, int) for size in cfg.data.shape
     )
-    data = NodeFactory.of(cfg).source
+    data = ClientFactory.of(cfg).source
     assert (data.n, data.m, data.d, data.shape, data.classes) == (400, 20, 72, (2, 6, 6), 10)
 
 

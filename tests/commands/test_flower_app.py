@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 
 from privfed.commands import flower_app
 from privfed.config.composition import compose
+from privfed.config.flower_run_config import configuration
 from privfed.experiment.wiring import Experiment
 from privfed.federation.roster import Member, Roster, new_token
 from privfed.foundation.errors import ConfigError, PrivfedError
@@ -276,7 +277,7 @@ def test_a_resumed_run_keeps_its_roster(tmp_path):
         "roster": str(tmp_path / "roster.json"),
         "resume": True,
     }
-    cfg = flower_app.configuration(run)
+    cfg = configuration(run)
     (tmp_path / "run").mkdir()
     (tmp_path / "run/config.yaml").write_text(OmegaConf.to_yaml(cfg))
     members = [

@@ -9,7 +9,8 @@ import pytest
 from privfed.commands import supernode
 from privfed.federation.roster import new_token
 from privfed.runtimes.certificates import make_certificates, make_node_key
-from privfed.runtimes.superlink_processes import free_port
+from privfed.runtimes.ports import free_port
+from privfed.runtimes.supernode_process import why_supernode_ended
 
 
 def node_command(folder, *more, key=None):
@@ -76,5 +77,5 @@ def test_a_supernode_shows_flowers_own_command(keys, capsys):
 )
 def test_the_end_of_a_supernode_is_explained(said, words):
     output = f"\x1b[91mERROR\x1b[0m: Exit Code: 305\nFailed to initialize the connection to the SuperLink.\n{said}\nHelp.\n"
-    error = supernode.explain(output)
+    error = why_supernode_ended(output)
     assert words in str(error) and "\n" not in str(error) and error.exit_code == 2

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import re
+from dataclasses import replace
 
 import pytest
 from flwr.common import FitIns, ndarrays_to_parameters
 
-from privfed.commands.flower_app import NodeClient
-from privfed.config.choices import CONF
-from privfed.config.composition import compose
+from privfed.config.composition import CONF, compose
 from privfed.experiment.wiring import Experiment
-from privfed.federation.client_factory import NodeFactory
-from privfed.federation.participant import Identity, OwnRows, Participant, targets_in_files
+from privfed.federation.client_factory import ClientFactory
+from privfed.federation.identity import Identity
+from privfed.federation.participant import OwnRows, Participant, targets_in_files
 from privfed.federation.roster import Member, Roster, new_token
 from privfed.foundation.errors import ConfigError, PrivfedError
 from privfed.runtimes.superlink_grid import WELCOME
+from privfed.runtimes.supernode_client import SuperNodeClient
 
 CSV = "a,b,c,target\n" + "\n".join(f"{i},{i * i},{7 - i},{i / 3}" for i in range(8)) + "\n"
 
 
 @pytest.fixture
 def factory():
-    return NodeFactory.of(compose(["data=remote", "data.d=3", "data.n=1"]))
+    return ClientFactory.of(compose(["data=remote", "data.d=3", "data.n=1"]))
 
 
 @pytest.fixture
@@ -42,8 +42,8 @@ def participant(tmp_path):
 def test_real_rows_are_not_given_to_a_simulation(factory, participant):
     """Its noise is seeded: whoever knows the seed, and every announcement tells it, could take it away."""
     with pytest.raises(ConfigError, match="takes alice for a simulated user"):
-        participant().welcome(json.dumps(factory.welcome(range(1), simulated=True)))
-    participant().welcome(json.dumps(factory.welcome(range(1))))
+        participant().welcome(factory.welcome(range(1), simulated=True).to_json())
+    participant().welcome(factory.welcome(range(1)).to_json())
 
 
 def test_a_file_of_several_users_takes_the_published_model(factory, participant):
@@ -52,10 +52,10 @@ def test_a_file_of_several_users_takes_the_published_model(factory, participant)
         "\n".join([f"user,{header}", *(f"u{i % 2},{line}" for i, line in enumerate(lines))]) + "\n"
     )
     me = participant(content)
-    me.welcome(json.dumps(factory.welcome(range(1), published=True)))
+    me.welcome(factory.welcome(range(1), published=True).to_json())
     assert len(me.client.cohort) == 2
     with pytest.raises(ConfigError, match="no rows of user 'alice'"):
-        participant(content).welcome(json.dumps(factory.welcome(range(1))))
+        participant(content).welcome(factory.welcome(range(1)).to_json())
 
 
 @pytest.mark.parametrize("where", ["client", "data"])
@@ -70,15 +70,15 @@ def test_a_file_of_several_users_takes_the_published_model(factory, participant)
 )
 def test_a_server_runs_no_code_here(factory, participant, where, value):
     settings = factory.welcome(range(1))
-    settings[where] = {**settings[where], "more": value}
+    changed = {where: {**getattr(settings, where), "more": value}}
     with pytest.raises(ConfigError, match=r"does not take|no configuration file"):
-        participant().welcome(json.dumps(settings))
+        participant().welcome(replace(settings, **changed).to_json())
 
 
 def test_a_mistake_in_a_users_file_is_not_told_to_the_server(factory, participant, caplog):
     """Flower sends the words of an exception over a SuperLink."""
-    client = NodeClient(participant(CSV + "1,2,secret illness,4\n"))
-    ins = FitIns(ndarrays_to_parameters([]), {WELCOME: json.dumps(factory.welcome(range(1)))})
+    client = SuperNodeClient(participant(CSV + "1,2,secret illness,4\n"))
+    ins = FitIns(ndarrays_to_parameters([]), {WELCOME: factory.welcome(range(1)).to_json()})
     with pytest.raises(PrivfedError) as told:
         client.fit(ins)
     assert "secret" not in str(told.value) and told.value.__suppress_context__
@@ -96,10 +96,10 @@ def test_real_users_are_not_released_without_noise():
 
 
 def test_tables_are_not_given_to_a_federation_that_learns_from_pictures(participant):
-    factory = NodeFactory.of(compose(["algo=fedavg_ft", "data=patterns", "data.n=1", "data.m=2"]))
-    settings = json.loads(json.dumps(factory.welcome(range(1)))) | {"d": 3}
+    factory = ClientFactory.of(compose(["algo=fedavg_ft", "data=patterns", "data.n=1", "data.m=2"]))
+    settings = replace(factory.welcome(range(1)), d=3)
     with pytest.raises(ConfigError, match="learns from pictures, and rows of a table are none"):
-        participant().welcome(json.dumps(settings))
+        participant().welcome(settings.to_json())
 
 
 def test_every_algorithm_of_the_configuration_is_one_that_clients_make():

@@ -7,11 +7,11 @@ import os
 import signal
 from multiprocessing.connection import Connection
 
-from privfed.experiment.worker_pool import serve
+from privfed.experiment.worker_pool import work_on_tasks
 
 
 def ended_and_asked_again(pipe: Connection) -> None:
-    serve(pipe, abs)
+    work_on_tasks(pipe, abs)
     os.kill(os.getpid(), signal.SIGTERM)
 
 

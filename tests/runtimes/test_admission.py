@@ -17,26 +17,28 @@ from flwr.common import (
     ndarrays_to_parameters,
     parameters_to_ndarrays,
 )  # fmt: skip
-from flwr.server.client_proxy import ClientProxy
+from flwr.server.superlink.fleet.grpc_bidi.grpc_client_proxy import GrpcClientProxy
 from support.processes import eventually
 from support.puppet import Puppet
 
 from privfed import __version__
+from privfed.federation.identity import prove
 from privfed.federation.roster import Member, Roster, new_token
+from privfed.federation.welcome import Welcome
 from privfed.foundation.errors import PrivfedError
-from privfed.runtimes.admission import Door, prove
+from privfed.runtimes.admission import AdmissionControl
 from privfed.runtimes.grpc_transport import listening
 
 OK = Status(Code.OK, "")
 
 
-class Caller(ClientProxy):
-    """Somebody at the door, whose answers are a test's; hang_up is noted."""
+class Caller(GrpcClientProxy):
+    """Somebody who connects, whose answers are a test's; hang_up is noted."""
 
     def __init__(self, name, token, **changed):
-        super().__init__(name + "'s connection")
+        super().__init__(name + "'s connection", self)
         self.name, self.token, self.changed = name, token, changed
-        self.heard, self.bridge, self.ready = [], self, threading.Event()
+        self.heard, self.ready = [], threading.Event()
         self.hung_up, self.model = False, None
         self.ready.set()
 
@@ -77,26 +79,31 @@ def roster():
 
 
 @pytest.fixture
-def door(roster):
-    return Door(roster, welcome=lambda node: {"you are": node})
+def admission(roster):
+    return AdmissionControl(roster, welcome)
 
 
-def call(door, name, **changed):
+def welcome(node):
+    """Settings that say whom they are for."""
+    return Welcome({}, None, {}, 0, range(1), 3, None, "mse", about=node)
+
+
+def call(admission, name, **changed):
     """Somebody who holds the name's token comes and is dealt with."""
-    member = door.roster.members.get(name)
+    member = admission.roster.members.get(name)
     caller = Caller(name, member.token if member else "x" * 40, **changed)
-    door._receive(caller)
+    admission.receive(caller)
     return caller
 
 
-def test_a_registered_node_is_let_in_under_its_name(door):
-    alice = call(door, "alice")
+def test_a_registered_node_is_let_in_under_its_name(admission):
+    alice = call(admission, "alice")
     assert (
-        door.all() == {"alice": alice}
+        admission.all() == {"alice": alice}
         and alice.cid == "alice"
-        and alice.heard[1] == {"welcome": '{"you are": "alice"}'}
+        and alice.heard[1] == {"welcome": welcome("alice").to_json()}
     )
-    challenges = {call(door, "bob", version="old").heard[0]["hello"] for _ in range(3)}
+    challenges = {call(admission, "bob", version="old").heard[0]["hello"] for _ in range(3)}
     assert len(challenges) == 3, "a proof is good once"
 
 
@@ -116,10 +123,10 @@ def test_a_registered_node_is_let_in_under_its_name(door):
         ("a\nforged line", {}, r"'a\nforged line' is not registered"),
     ],
 )
-def test_everybody_else_is_told_why_not_and_cut_off(door, caplog, name, changed, words):
-    caller = call(door, name, **changed)
+def test_everybody_else_is_told_why_not_and_cut_off(admission, caplog, name, changed, words):
+    caller = call(admission, name, **changed)
     assert words in caller.refused and len(caller.refused) < 300 and caller.hung_up
-    assert not door.all() and words in caplog.text and "\nforged" not in caplog.text
+    assert not admission.all() and words in caplog.text and "\nforged" not in caplog.text
 
 
 def test_a_proof_of_another_moment_or_name_is_none(roster):
@@ -131,88 +138,88 @@ def test_a_proof_of_another_moment_or_name_is_none(roster):
     )
 
 
-def test_a_name_is_connected_once_and_free_again_afterwards(door):
-    first, second = call(door, "alice"), call(door, "alice")
+def test_a_name_is_connected_once_and_free_again_afterwards(admission):
+    first, second = call(admission, "alice"), call(admission, "alice")
     assert "connected already" in second.refused and second.heard[-1]["later"] is True
-    assert door.all() == {"alice": first}
-    door.unregister(second)  # the connection that was turned away ends; the first one stays
-    assert door.all() == {"alice": first}
-    door.unregister(first)
-    assert not door.all()
-    assert door.all() == {} and call(door, "alice").refused is None
+    assert admission.all() == {"alice": first}
+    admission.unregister(second)  # the connection that was turned away ends; the first one stays
+    assert admission.all() == {"alice": first}
+    admission.unregister(first)
+    assert not admission.all()
+    assert admission.all() == {} and call(admission, "alice").refused is None
 
 
-def test_whoever_leaves_while_being_welcomed_is_not_let_in_and_frees_only_its_own_place(door):
-    slow = Caller("alice", door.roster.members["alice"].token)
+def test_whoever_leaves_while_being_welcomed_is_not_let_in_and_frees_only_its_own_place(admission):
+    slow = Caller("alice", admission.roster.members["alice"].token)
     slow.ready.clear()
-    thread = threading.Thread(target=door._receive, args=(slow,))
+    thread = threading.Thread(target=admission.receive, args=(slow,))
     thread.start()
     eventually(lambda: slow.cid == "alice", "being recognised")
-    assert "connected already" in call(door, "alice").refused
-    door.unregister(slow)
-    again = Caller("alice", door.roster.members["alice"].token)
+    assert "connected already" in call(admission, "alice").refused
+    admission.unregister(slow)
+    again = Caller("alice", admission.roster.members["alice"].token)
     again.ready.clear()
-    second = threading.Thread(target=door._receive, args=(again,))
+    second = threading.Thread(target=admission.receive, args=(again,))
     second.start()
     eventually(lambda: again.cid == "alice", "being recognised")
     slow.ready.set()  # its thread ends only now
     thread.join(10)
-    assert not door.all() and "connected already" in call(door, "alice").refused, (
+    assert not admission.all() and "connected already" in call(admission, "alice").refused, (
         "the second one's place is kept"
     )
     again.ready.set()
     second.join(10)
-    assert door.all() == {"alice": again}
+    assert admission.all() == {"alice": again}
 
 
 @pytest.mark.parametrize(
     "answer", [GetPropertiesRes(Status(Code.GET_PROPERTIES_NOT_IMPLEMENTED, "no"), {}), None, 7]
 )
-def test_strange_answers_end_the_connection_and_nothing_else(door, caplog, answer):
+def test_strange_answers_end_the_connection_and_nothing_else(admission, caplog, answer):
     caller = Caller("alice", "")
     caller.get_properties = lambda ins, timeout, group_id: answer
-    door._receive(caller)
-    assert caller.hung_up and not door.all() and len(caplog.records) == 1
-    assert call(door, "alice").refused is None
+    admission.receive(caller)
+    assert caller.hung_up and not admission.all() and len(caplog.records) == 1
+    assert call(admission, "alice").refused is None
 
 
-def test_waiting_ends_with_enough_nodes_in_time_or_with_a_failure(door):
-    assert not door.wait_for(1, timeout=0)
-    threading.Timer(0.05, lambda: call(door, "alice")).start()
-    assert door.wait_for(1, timeout=30)
+def test_waiting_ends_with_enough_nodes_in_time_or_with_a_failure(admission):
+    assert not admission.wait_for(1, timeout=0)
+    threading.Timer(0.05, lambda: call(admission, "alice")).start()
+    assert admission.wait_for(1, timeout=30)
     began = time.monotonic()
-    threading.Timer(0.05, lambda: door.fail(PrivfedError("a node stopped"))).start()
+    threading.Timer(0.05, lambda: admission.fail(PrivfedError("a node stopped"))).start()
     with pytest.raises(PrivfedError, match="a node stopped"):
-        door.wait_for(2, timeout=30)
+        admission.wait_for(2, timeout=30)
     assert time.monotonic() - began < 20
     with pytest.raises(PrivfedError, match="a node stopped"):
-        door.all()
+        admission.all()
 
 
-def test_the_published_model_is_given_to_whoever_comes(door):
-    door.published = ndarrays_to_parameters([np.eye(3)])
-    stranger = call(door, "mallory", proof=b"")
+def test_the_published_model_is_given_to_whoever_comes(admission):
+    admission.published = ndarrays_to_parameters([np.eye(3)])
+    stranger = call(admission, "mallory", proof=b"")
     np.testing.assert_array_equal(stranger.model[0], np.eye(3))
     assert (
         stranger.heard[-1] == "go home"
-        and stranger.heard[1] == {"welcome": '{"you are": ""}'}
-        and not door.all()
+        and stranger.heard[1] == {"welcome": welcome("").to_json()}
+        and not admission.all()
     )
 
 
 def test_who_reads_nothing_is_given_up_in_time(roster):
     """Its connection is alive, so only the clock tells; the place is free again."""
-    door = Door(roster, hello_timeout=30)
+    admission = AdmissionControl(roster, hello_timeout=30)
     with (
-        listening(door, "127.0.0.1:0", None, 1 << 20, 8) as port,
+        listening(admission, "127.0.0.1:0", None, 1 << 20, 8) as port,
         Puppet(port, "alice", roster.members["alice"].token) as puppet,
     ):
         puppet.introduce()
-        eventually(door.all, "being let in")
+        eventually(admission.all, "being let in")
         began = time.monotonic()
         with pytest.raises(Exception, match=r"^$") as end:
-            door.all()["alice"].fit(
+            admission.all()["alice"].fit(
                 FitIns(ndarrays_to_parameters([np.zeros(200_000)]), {}), timeout=0.3, group_id=None
             )
         assert type(end.value).__name__ == "GrpcBridgeClosed" and time.monotonic() - began < 15
-        eventually(lambda: not door.all(), "its leaving")
+        eventually(lambda: not admission.all(), "its leaving")

@@ -1,0 +1,34 @@
+"""Identity of a node: its registered name, and the proof that it holds the token of that name."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Name of a node and the secret token that proves it."""
+
+    name: str
+    token: str = field(repr=False)
+
+    def prove(self, challenge: bytes) -> bytes:
+        """Answer a challenge of the server. See :func:`prove`."""
+        return prove(self.token, self.name, challenge)
+
+
+def prove(token: str, node: str, challenge: bytes) -> bytes:
+    """Return the answer to a challenge that only the holder of the token can give.
+
+    Args:
+        token: secret of the node, as registered in the roster.
+        node: name of the node.
+        challenge: fresh random bytes, chosen by the server.
+
+    Returns:
+        HMAC-SHA256 of the name and the challenge under the token.
+    """
+    message = b"privfed node\0" + node.encode() + b"\0" + challenge
+    return hmac.new(token.encode(), message, hashlib.sha256).digest()
