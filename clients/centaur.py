@@ -33,4 +33,4 @@ class CentaurClient(FedRepClient):
 
     def gradient(self, block: Cohort, shared: NDArrays, config: dict[str, Any]) -> Contributions:
         """G_i^T (k, d) for every user of the block."""
-        return self.two_batches(block, shared, config, loss=0.5)
+        return self.by_two_batches(block, shared, config, loss=0.5)
