@@ -38,7 +38,6 @@ from privfed.federation.participant import OK, Identity, OwnRows, Participant, T
 from privfed.federation.roster import Roster
 from privfed.foundation.atomic_files import write_atomically
 from privfed.foundation.errors import ConfigError, PrivfedError, nearest
-from privfed.kernels.gradients import prepare
 from privfed.runtimes.superlink_grid import WELCOME
 
 log = logging.getLogger("privfed.commands.flower_app")
@@ -132,7 +131,6 @@ def conduct(grid: Grid, run: Mapping[str, Any]) -> Path:
         if roster is not None:
             write_atomically(folder / NODES, listed.encode())
     log.info("the run's folder is %s", folder.resolve())
-    prepare()  # nodes that share this machine's files find the kernels compiled
     main, rounds = experiment.strategy.task, experiment.strategy.rounds
 
     def step(row: dict[str, Any]) -> None:

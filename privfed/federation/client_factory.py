@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from privfed.config.instantiation import Settings, build
 from privfed.data.cohort import Cohort
-from privfed.kernels.gradients import prepare
+from privfed.foundation.compilation import Job, expect
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,9 @@ class NodeFactory:
     seed: int
     private: str | None = None
     """The folder where nodes keep what their users remember from round to round, besides in memory."""
+    rounds: int = 0
+    """Rounds of the run, and candidates per round where it selects: what a node may expect to compute."""
+    candidates: int = 0
 
     @classmethod
     def of(cls, cfg: DictConfig) -> NodeFactory:
@@ -32,15 +35,22 @@ class NodeFactory:
             OmegaConf.to_container(part) if part else None
             for part in (cfg.algo.client, cfg.init.client, cfg.data)
         )
-        return cls(client, init, data, cfg.seed)  # type: ignore[arg-type]
+        made = cls(client, init, data, cfg.seed)  # type: ignore[arg-type]
+        counts = {"rounds": cfg.rounds, "candidates": cfg.algo.get("candidates")}
+        return replace(made, **{key: x for key, x in counts.items() if isinstance(x, int)})
 
     @cached_property
     def source(self) -> Any:
         """Where the users' data come from."""
-        return build(self.data, "data")(seed=self.seed)
+        source = build(self.data, "data")(seed=self.seed)
+        if self.rounds:
+            n, m, d = (int(getattr(source, name, 0) or 0) for name in ("n", "m", "d"))
+            k = self.data.get("k") or 1
+            expect(Job(n, m, d, k if isinstance(k, int) else 1, self.rounds, self.candidates))
+        return source
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return NodeFactory, (self.client, self.init, self.data, self.seed, self.private)
+        return NodeFactory, tuple(getattr(self, field.name) for field in fields(self))
 
     def keeping(self, folder: Path) -> NodeFactory:
         """The same, with nodes that keep what their users remember in this folder; data need not be made again."""
@@ -50,7 +60,6 @@ class NodeFactory:
 
     def __call__(self, users: range) -> Any:
         """The client of a node that serves these users, with only their data."""
-        prepare()
         client = self.serving(self.source.cohort(users.start, users.stop))
         if self.private is not None and client.memory is not None:
             client.memory.keep_in(Path(self.private))

@@ -35,7 +35,6 @@ from privfed.federation.client_factory import NodeFactory
 from privfed.federation.head_store import HeadStore
 from privfed.foundation.errors import ConfigError, PrivfedError
 from privfed.foundation.linalg import Array
-from privfed.kernels.gradients import prepare
 from privfed.runtimes.admission import prove
 
 OK = Status(Code.OK, "")
@@ -182,7 +181,6 @@ class Participant:
             registered = None if settings["published"] else last - first
             users = self.rows.read(self.identity.name, registered, settings)
             names = {first + i: name for i, name in enumerate(users)}
-            prepare(np.float64)
             self.client = factory.serving(self._own_cohort(list(users.values()), first))
         if self.rows is not None and not self.client.takes_rows:
             raise ConfigError(

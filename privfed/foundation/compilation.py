@@ -63,11 +63,16 @@ class DropIn:
     def __post_init__(self) -> None:
         _known.append(self)
 
-    def chosen(self) -> Any:
-        """Return the module of compiled loops, or None where NumPy is to be used."""
+    def chosen(self, saved: float = 0.0) -> Any:
+        """Return the module of compiled loops, or None where NumPy is to be used.
+
+        Args:
+            saved: seconds that the loops save as far as the caller knows, where that is not said by the
+                job. Only for loops that give exactly the same numbers, as it may reverse a decision.
+        """
         with _lock:
-            if self not in _chosen:
-                _chosen[self] = self._load() if self._pays() else None
+            if self not in _chosen or (_chosen[self] is None and saved):
+                _chosen[self] = self._load() if self._pays(saved) else None
             return _chosen[self]
 
     @property
@@ -79,10 +84,10 @@ class DropIn:
         """Return whether the machine code is on this machine."""
         return machine_code.is_kept(machine_code.cache_folder(), self.source, self.variant)
 
-    def _pays(self) -> bool:
+    def _pays(self, saved: float) -> bool:
         if mode() != "auto":
             return mode() == "always"
-        saved = 0.0 if _job is None else self.saves(_job)
+        saved = max(saved, 0.0 if _job is None else self.saves(_job))
         return saved > LOADING and (saved > self.seconds or self.kept())
 
     def _load(self) -> ModuleType:

@@ -39,7 +39,9 @@ LOOPS = {
 """By how examples are stored: simulated ones in single precision."""
 
 SPLIT = DropIn(
-    "privfed.kernels.compiled.batches", 0.5, lambda job: 2e-8 * job.users * job.rounds * job.m,
+    "privfed.kernels.compiled.batches",
+    0.5,
+    lambda job: 2e-8 * job.users * job.rounds * job.m,
     on_demand=True,
 )
 

@@ -71,7 +71,8 @@ def _normal_pairs(radii, angles, out):  # type: ignore[no-untyped-def]
         t = np.float32(angles[i] >> np.uint32(2)) * QUARTER - HALF
         t2 = t * t
         sine = t * (SINE[0] + t2 * (SINE[1] + t2 * (SINE[2] + t2 * (SINE[3] + t2 * SINE[4]))))
-        cosine = COSINE[0] + t2 * (COSINE[1] + t2 * (COSINE[2] + t2 * (COSINE[3] + t2 * (COSINE[4] + t2 * COSINE[5]))))
+        cosine = COSINE[3] + t2 * (COSINE[4] + t2 * COSINE[5])
+        cosine = COSINE[0] + t2 * (COSINE[1] + t2 * (COSINE[2] + t2 * cosine))
         first, second = radius * (cosine - sine), radius * (cosine + sine)
         out[0, i] = first if angles[i] & np.uint32(1) else -first
         out[1, i] = second if angles[i] & np.uint32(2) else -second
