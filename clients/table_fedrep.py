@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 from flwr.common import NDArrays
 
-from clients.initialisers.spectral import CANCELLATION, SecondMoments
+from clients.initialisers.spectral import SecondMoments
 from privfed.algorithm.client import Task
 from privfed.algorithm.table_client import TableClient, check_ridge
 from privfed.data.tables.ragged_cohort import Block, RaggedCohort
 from privfed.foundation.linalg import Array
+from privfed.kernels.tolerances import CANCELLATION
 from privfed.models import ridge as ridges
 
 

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from flwr.common import NDArrays
 
-from clients.initialisers.spectral import CANCELLATION
 from privfed.data.cohort import Cohort
 from privfed.foundation.errors import check_positive
 from privfed.foundation.linalg import Array, svec
+from privfed.kernels.tolerances import CANCELLATION
 from privfed.privacy.clipping import clip_factors
 
 

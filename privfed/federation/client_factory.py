@@ -35,18 +35,19 @@ class NodeFactory:
             OmegaConf.to_container(part) if part else None
             for part in (cfg.algo.client, cfg.init.client, cfg.data)
         )
-        made = cls(client, init, data, cfg.seed)  # type: ignore[arg-type]
-        counts = {"rounds": cfg.rounds, "candidates": cfg.algo.get("candidates")}
-        return replace(made, **{key: x for key, x in counts.items() if isinstance(x, int)})
+        rounds, candidates = (
+            count if isinstance(count, int) else 0
+            for count in (cfg.rounds, cfg.algo.get("candidates"))
+        )
+        return cls(client, init, data, cfg.seed, rounds=rounds, candidates=candidates)  # type: ignore[arg-type]
 
     @cached_property
     def source(self) -> Any:
         """Where the users' data come from."""
         source = build(self.data, "data")(seed=self.seed)
         if self.rounds:
-            n, m, d = (int(getattr(source, name, 0) or 0) for name in ("n", "m", "d"))
-            k = self.data.get("k") or 1
-            expect(Job(n, m, d, k if isinstance(k, int) else 1, self.rounds, self.candidates))
+            n, m, d, k = (int(getattr(source, name, 0) or 0) for name in ("n", "m", "d", "k"))
+            expect(Job(n, m, d, k or 1, self.rounds, self.candidates))
         return source
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -196,7 +196,7 @@ def compiled(function: Any = None, *, reorder: bool = True) -> Any:
 
     folder = machine_code.cache_folder()
     if folder is not None:
-        numba.config.CACHE_DIR = str(folder)
+        numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
     made: Any = numba.njit(
         nogil=True,
         cache=folder is not None,

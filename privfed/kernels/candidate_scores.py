@@ -109,17 +109,17 @@ def margin_scores(P: Array, y: Array, V: Array, rho: float) -> Array:
     Returns:
         (B, c).
     """
-    V, rho = V.astype(np.float32), np.float32(rho)
+    V, least = V.astype(np.float32), np.float32(rho)
     best = np.zeros((P.shape[0], P.shape[3]))
     if loops := LOOPS.chosen():
         y = np.ascontiguousarray(y)
-        loops.margin_scores(np.ascontiguousarray(P), y, V, rho, best)
+        loops.margin_scores(np.ascontiguousarray(P), y, V, least, best)
         return best
     Q = np.moveaxis((y[:, :, None, None] * P).astype(np.float32), 2, 0)  # (k, B, m, c)
     for v in V:
         margins = v[0] * Q[0]
         for a in range(1, len(v)):
             margins += v[a] * Q[a]
-        for right in (margins > rho, margins < -rho):
+        for right in (margins > least, margins < -least):
             np.maximum(best, np.count_nonzero(right, axis=1), out=best)
     return best / P.shape[1]

@@ -81,7 +81,7 @@ class Gradients:
                 batches = np.empty((0, 0), np.uint8) if self.batches is None else self.batches
                 weight, clip = float(self.weight), float(clip)
                 loops.sum_clipped(X, y, U, batches, weight, clip, total, norms, ok)
-                todo = [] if ok.all() else [np.flatnonzero(~ok)]  # without a unique head: rare
+                todo: list[Any] = [] if ok.all() else [np.flatnonzero(~ok)]  # no unique head: rare
             else:
                 size = max(1, BLOCK // max(1, X[:1].size))
                 todo = [slice(start, start + size) for start in range(0, len(X), size)]
