@@ -27,6 +27,8 @@ from privfed.foundation.errors import ConfigError
 MODES = ("auto", "always", "never")
 LOADING = 0.6
 """Seconds that importing Numba and loading machine code take."""
+MINOR = 0.2
+"""Fraction of its compiling time that a loop has to save where others of the job are compiled anyway."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,8 @@ class DropIn:
         if mode() != "auto":
             return mode() == "always"
         saved = max(saved, 0.0 if _job is None else self.saves(_job))
+        if any(_chosen.values()):  # Numba is loaded, and the job is a large one
+            return saved > 0 and (saved > self.seconds * MINOR or self.kept())
         return saved > LOADING and (saved > self.seconds or self.kept())
 
     def _load(self) -> ModuleType:

@@ -28,7 +28,7 @@ Marks = NDArray[np.uint8]
 
 
 def _saves(job: Job) -> float:
-    return 3e-10 * job.users * job.rounds * job.m * job.d * job.k
+    return 3.5e-10 * job.users * job.rounds * job.m * job.d * job.k
 
 
 _SUMS = "privfed.kernels.compiled.gradient_sums"

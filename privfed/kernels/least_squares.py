@@ -21,7 +21,7 @@ Flags = NDArray[np.bool_]
 LOOPS = DropIn(
     "privfed.kernels.compiled.least_squares",
     seconds=3.0,
-    saves=lambda job: 2e-9 * job.users * job.m * (job.d + job.m * job.m),
+    saves=lambda job: 5e-10 * job.users * job.m * (job.d + job.m * job.m),
 )
 BLOCK = 1 << 18
 """Numbers of A that are worked on at a time, so that what is computed from them stays in cache."""

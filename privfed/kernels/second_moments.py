@@ -15,7 +15,7 @@ from privfed.kernels.tolerances import CANCELLATION
 LOOPS = DropIn(
     "privfed.kernels.compiled.second_moments",
     seconds=0.6,
-    saves=lambda job: 6e-10 * job.users * job.m * job.d * 2,
+    saves=lambda job: 1.2e-9 * job.users * job.m * job.d,
 )
 
 
