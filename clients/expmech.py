@@ -32,7 +32,7 @@ from privfed.algorithm.linear_client import LinearClient
 from privfed.data.cohort import Cohort
 from privfed.foundation.errors import ConfigError, check_positive
 from privfed.foundation.linalg import Array
-from privfed.kernels.candidate_scores import CandidateScores, absolute_scores
+from privfed.kernels.candidate_scores import CandidateScores, absolute_scores, prepare
 
 TARGETS = ("relative", "absolute")
 
@@ -56,6 +56,8 @@ class ExpMechClient(LinearClient):
             raise ConfigError.of("algo.targets", targets, f"must be one of {', '.join(TARGETS)}")
         super().__init__(cohort, None, train, heads)
         self.longest, self.C, self.relative = float(longest), float(C), targets == "relative"
+        if len(cohort):
+            prepare()
 
     @property
     def sensitivity(self) -> float:

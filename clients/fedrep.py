@@ -23,7 +23,7 @@ from privfed.algorithm.linear_client import LinearClient
 from privfed.data.cohort import BYTES, Cohort, Ids, draws
 from privfed.foundation.errors import ConfigError, check_number, nearest
 from privfed.foundation.linalg import Array
-from privfed.kernels.gradients import FITS, JUDGES, Gradients, Marks, split_batches
+from privfed.kernels.gradients import FITS, JUDGES, Gradients, Marks, prepare, split_batches
 from privfed.kernels.least_squares import leave_one_out_heads, lstsq
 from privfed.privacy.clipping import Contributions
 
@@ -67,6 +67,8 @@ class FedRepClient(LinearClient):
         super().__init__(cohort, init, train, heads)
         self.estimator = estimator
         self.b_head, self.b = batch_sizes(self.m, self.m0, head_batch, batch)
+        if len(cohort):
+            prepare(cohort.X.dtype if isinstance(cohort, Cohort) else np.float32)
 
     def tasks(self) -> dict[str, Task]:
         """The initialiser's task and the gradient."""

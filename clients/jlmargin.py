@@ -27,7 +27,7 @@ from privfed.data.cohort import Cohort
 from privfed.foundation.errors import check_number, check_positive, check_whole
 from privfed.foundation.linalg import Array
 from privfed.foundation.seeding import generator
-from privfed.kernels.candidate_scores import CandidateScores, margin_scores
+from privfed.kernels.candidate_scores import CandidateScores, margin_scores, prepare
 from privfed.kernels.least_squares import lstsq
 
 FINE = 8
@@ -51,6 +51,8 @@ class JLMarginClient(CohortClient):
         self.train, self.final = split_examples(m, train, heads)
         self.seed, self.M = seed, sketch_matrix(seed, check_whole("algo.sketch", sketch), d)
         self.seen = sketched(self.cohort, self.M)
+        if len(cohort):
+            prepare()
 
     def tasks(self) -> dict[str, Task]:
         """The scores."""

@@ -66,6 +66,11 @@ class CandidateScores:
         return totals, best
 
 
+def prepare() -> None:
+    """Decide how scores are computed, so that no round waits for it."""
+    LOOPS.chosen()
+
+
 def absolute_scores(P: Array, y: Array, longest: float, C: float) -> Array:
     """Score by absolute errors: mean_j |y_j| - mean_j |y_j - <p_j, v>|, with v by least squares.
 

@@ -97,6 +97,11 @@ class Gradients:
         return self.lines(X, y, self.U, weight=self.weight, **more)
 
 
+def prepare(stored: Any = np.float32) -> None:
+    """Decide how gradients of examples in this precision are computed, so that no round waits for it."""
+    LOOPS[np.dtype(np.float32 if stored == np.float32 else np.float64)].chosen()
+
+
 def split_batches(draws: Array, head: int, batch: int) -> Marks:
     """Split every user's examples into two disjoint batches, by the order of random numbers.
 
