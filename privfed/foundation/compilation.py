@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -44,6 +44,11 @@ class Job:
     k: int
     rounds: int
     candidates: int = 0
+
+    @property
+    def work(self) -> int:
+        """Multiplications, about."""
+        return self.users * self.rounds * self.m * self.d * self.k * max(1, self.candidates)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,13 +146,8 @@ def expect(job: Job) -> None:
     """
     global _job
     with _lock:
-        if _job is None:
-            larger = job
-        else:
-            pairs = {name: max(value, getattr(job, name)) for name, value in vars(_job).items()}
-            larger = replace(_job, **pairs)
-        if larger != _job:
-            _job = larger
+        if _job is None or job.work > _job.work:
+            _job = job
             for drop_in in [each for each, module in _chosen.items() if module is None]:
                 del _chosen[drop_in]
 

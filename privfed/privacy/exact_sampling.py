@@ -49,17 +49,15 @@ LOOPS = DropIn("privfed.privacy.exact_loops", 1.5, lambda job: 0.0, on_demand=Tr
 SLOW = 2.5e-5
 """Seconds per draw that is not compiled."""
 
-
-class _Made:
-    """Counts the draws of this process: compiling pays once there are many."""
-
-    count = 0
+_drawn = 0
+"""Draws of this process: compiling pays once there are many."""
 
 
 def _loops(draws: int) -> Any:
     """Return compiled draws, or None where all draws so far take less time than compiling."""
-    _Made.count += draws
-    return LOOPS.chosen(SLOW * _Made.count)
+    global _drawn
+    _drawn += draws
+    return LOOPS.chosen(SLOW * _drawn)
 
 
 def _word_by_word(fresh: Callable[[int], Words]) -> Iterator[int]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2, kstest, norm
 
+from privfed.foundation.compilation import choosing
 from privfed.privacy import exact_loops, exact_sampling
 from privfed.privacy.exact_deviates import Deviate, Slow
 
@@ -49,6 +50,26 @@ def test_the_slow_draw_is_the_fast_one(s):
         slow = Slow(iter(words[at:].tolist()), lambda: pytest.fail("64 bits sufficed"))
         assert state == exact_loops.DONE and (slow.value(s), slow.used) == (value, after - at)
         at = after
+
+
+@pytest.mark.parametrize("s", [1, 1000, (1 << 25) + 3])
+def test_draws_in_python_are_those_of_compiled_loops(s):
+    words = words_from(6)(40_000)
+    made = []
+    for mode in ("never", "always"):
+        with choosing(mode):
+            made.append(exact_sampling.normals(500, s, lambda size: words))
+    np.testing.assert_array_equal(*made)
+
+
+def test_few_draws_do_not_compile(monkeypatch):
+    monkeypatch.setattr(exact_sampling, "_drawn", 0)
+    monkeypatch.setattr(exact_sampling.LOOPS.__class__, "_load", lambda self: pytest.fail("few"))
+    with choosing("auto"):
+        assert len(exact_sampling.normals(100, 7, words_from(7))) == 100
+        deviates = exact_sampling.exponentials(3000, words_from(8))
+    assert kstest([float(x) for x in deviates], "expon").pvalue > ENOUGH
+    assert min(deviates) > 0 and all(isinstance(x, Fraction) for x in deviates)
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 50])
