@@ -1,12 +1,12 @@
 """Private FedRep, user side (PMPR Algorithm 1).
 
     X, y  the user's m examples (m, d) and targets (m,)     U   shared embedding (d, k)
-    P     X U: the examples in the embedding (m, k)         v   head (k,), by least squares on one batch
-    r     residuals P v - y on the other batch              G   gradient (d, k) in U of the mean of r^2
+    P     X U: the examples in the embedding (m, k)         v   head (k,): least squares on a batch
+    r     residuals P v - y on the other batch              G   gradient (d, k) of the mean of r^2
 
-`two-batches` is the paper's: two disjoint batches B, B' redrawn every round. `leave-one-out` uses every
-example both ways and still never judges a head by an example it has seen: v_(-j) is fitted without
-example j. Both are written for a block of users, so every array has one more, leading axis.
+`two-batches` is the paper's: two disjoint batches B, B' redrawn every round. `leave-one-out` uses
+every example both ways and still never judges a head by an example it has seen: v_(-j) is fitted
+without example j. Both are written for a block of users, so every array has one more, leading axis.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from privfed.privacy.clipping import Contributions
 
 ESTIMATORS = ("leave-one-out", "two-batches")
 LARGE = 1 << 25
-"""Bytes of examples that a gradient is asked for at a time; compiled loops need no room of their own."""
+"""Bytes of examples that a gradient is asked for at a time; compiled loops need no room of their
+own.
+"""
 
 
 def leave_one_out(X: Array, y: Array, U: Array, weight: float) -> Array:
@@ -120,5 +122,7 @@ def batch_sizes(m: int, m0: int, head_batch: int | None, batch: int | None) -> t
 
 
 def draw_orders(seed: int, round: int, ids: Ids, m: int) -> NDArray[np.intp]:
-    """A random order of m examples for each user (B, m), the same however users are spread over nodes."""
+    """A random order of m examples for each user (B, m), the same however users are spread over
+    nodes.
+    """
     return np.argsort(draws(seed, ids, m, "batches", round), axis=1)

@@ -2,15 +2,15 @@
 
     a_j = y_j x_j    Z_i = 1/(m0 (m0 - 1)) sum_{j != l} a_j a_l^T    (unbiased for w_i w_i^T)
 
-Z_i is never formed. With s = sum_j a_j it is (s s^T - sum_j a_j a_j^T) / (m0 (m0 - 1)), so a weighted sum
-over users is two matrix products. With K = A A^T (m0 x m0)
-|Z_i|_F^2 = (|s|^4 - 2 sum_j <s, a_j>^2 + |K|_F^2) / (m0 (m0 - 1))^2.
+Z_i is never formed. With s = sum_j a_j it is (s s^T - sum_j a_j a_j^T) / (m0 (m0 - 1)), so a
+weighted sum over users is two matrix products. With K = A A^T (m0 x m0) |Z_i|_F^2 = (|s|^4 - 2
+sum_j <s, a_j>^2 + |K|_F^2) / (m0 (m0 - 1))^2.
 
-Both are differences of larger numbers. A user could choose huge examples whose pairs cancel: a small
-norm, hardly clipped, and a sum full of rounding errors far above the clip norm. So the norm counts as at
-least CANCELLATION times what is subtracted, F = (|s|^2 + sum_j |a_j|^2) / (m0 (m0 - 1)): a contribution
-then carries rounding of at most 1e-16 / CANCELLATION of the clip norm, which the slack of the clip
-covers. Ordinary data lie two orders of magnitude above that floor.
+Both are differences of larger numbers. A user could choose huge examples whose pairs cancel: a
+small norm, hardly clipped, and a sum full of rounding errors far above the clip norm. So the norm
+counts as at least CANCELLATION times what is subtracted, F = (|s|^2 + sum_j |a_j|^2) / (m0 (m0 -
+1)): a contribution then carries rounding of at most 1e-16 / CANCELLATION of the clip norm, which
+the slack of the clip covers. Ordinary data lie two orders of magnitude above that floor.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""How a node makes its client from settings alone: the same in this process, in a worker and on another machine."""
+"""How a node makes its client from settings alone: the same in this process, in a worker and on
+another machine.
+"""
 
 from __future__ import annotations
 
@@ -14,32 +16,38 @@ from privfed.data.cohort import Cohort
 from privfed.foundation.compilation import Job, expect
 
 
+def _plain(settings: Any) -> Any:
+    return OmegaConf.to_container(settings) if settings else None
+
+
 @dataclass(frozen=True)
 class NodeFactory:
-    """Makes clients. Holds plain settings only, what to make by `_target_`: it can be pickled, or sent as JSON."""
+    """Makes clients. Holds plain settings only, what to make by `_target_`: it can be pickled, or
+    sent as JSON.
+    """
 
     client: Settings
     init: Settings | None
     data: Settings
     seed: int
     private: str | None = None
-    """The folder where nodes keep what their users remember from round to round, besides in memory."""
+    """The folder where nodes keep what their users remember from round to round, besides in memory.
+    """
     rounds: int = 0
-    """Rounds of the run, and candidates per round where it selects: what a node may expect to compute."""
+    """Rounds of the run, and candidates per round where it selects: what a node may expect to
+    compute.
+    """
     candidates: int = 0
 
     @classmethod
     def of(cls, cfg: DictConfig) -> NodeFactory:
         """What nodes need to know of a configuration."""
-        client, init, data = (
-            OmegaConf.to_container(part) if part else None
-            for part in (cfg.algo.client, cfg.init.client, cfg.data)
-        )
+        client, init, data = (_plain(part) for part in (cfg.algo.client, cfg.init.client, cfg.data))
         rounds, candidates = (
             count if isinstance(count, int) else 0
             for count in (cfg.rounds, cfg.algo.get("candidates"))
         )
-        return cls(client, init, data, cfg.seed, rounds=rounds, candidates=candidates)  # type: ignore[arg-type]
+        return cls(client, init, data, cfg.seed, rounds=rounds, candidates=candidates)
 
     @cached_property
     def source(self) -> Any:
@@ -54,7 +62,9 @@ class NodeFactory:
         return NodeFactory, tuple(getattr(self, field.name) for field in fields(self))
 
     def keeping(self, folder: Path) -> NodeFactory:
-        """The same, with nodes that keep what their users remember in this folder; data need not be made again."""
+        """The same, with nodes that keep what their users remember in this folder; data need not be
+        made again.
+        """
         made = replace(self, private=str(folder))
         made.__dict__["source"] = self.source
         return made
@@ -73,9 +83,11 @@ class NodeFactory:
         published: bool = False,
         simulated: bool = False,
     ) -> dict[str, Any]:
-        """What a node in another process makes its client from: settings, and the public numbers of its users.
+        """What a node in another process makes its client from: settings, and the public numbers of
+        its users.
 
-        published: the node only takes a finished model. simulated: its users are registered as simulated ones.
+        published: the node only takes a finished model. simulated: its users are registered as
+        simulated ones.
         """
         data = self.source
         return {

@@ -1,8 +1,9 @@
 """Whether loops over users are compiled (Numba), decided in this one place.
 
-Every compiled loop is a drop-in for NumPy code that gives the same numbers. It is used where what it
-saves is more than what it costs: loading machine code that an earlier process left on this machine, or
-else compiling it. Whoever knows the job states it (`expect`). A decision holds for the whole process.
+Every compiled loop is a drop-in for NumPy code that gives the same numbers. It is used where what
+it saves is more than what it costs: loading machine code that an earlier process left on this
+machine, or else compiling it. Whoever knows the job states it (`expect`). A decision holds for the
+whole process.
 
 The environment variable PRIVFED_COMPILE says `always` or `never` instead of `auto`, and
 NUMBA_DISABLE_JIT=1 means never.
@@ -28,12 +29,15 @@ MODES = ("auto", "always", "never")
 LOADING = 0.6
 """Seconds that importing Numba and loading machine code take."""
 MINOR = 0.2
-"""Fraction of its compiling time that a loop has to save where others of the job are compiled anyway."""
+"""Fraction of its compiling time that a loop has to save where others of the job are compiled
+anyway.
+"""
 
 
 @dataclass(frozen=True)
 class Job:
-    """How much a process has to compute: `users` with m examples of d features, k dimensions, rounds.
+    """How much a process has to compute: `users` with m examples of d features, k dimensions,
+    rounds.
 
     candidates: how many embeddings are judged per round where an algorithm selects among some.
     """
@@ -74,8 +78,10 @@ class DropIn:
         """Return the module of compiled loops, or None where NumPy is to be used.
 
         Args:
-            saved: seconds that the loops save as far as the caller knows, where that is not said by the
-                job. Only for loops that give exactly the same numbers, as it may reverse a decision.
+            saved: seconds that the loops save as far as the caller knows, where that is not said by
+            the
+                job. Only for loops that give exactly the same numbers, as it may reverse a
+                decision.
         """
         with _lock:
             if self not in _chosen or (_chosen[self] is None and saved):
@@ -186,9 +192,9 @@ def choosing(name: str) -> Iterator[None]:
 def compiled(function: Any = None, *, reorder: bool = True) -> Any:
     """Compile a function of numbers and arrays when it is first called, once per machine.
 
-    NaN, infinity and division by zero behave as IEEE says. Numba compiles again when the function's own
-    file has changed. Here it also does when a shared file has, as the machine code has its constants and
-    functions inside.
+    NaN, infinity and division by zero behave as IEEE says. Numba compiles again when the function's
+    own file has changed. Here it also does when a shared file has, as the machine code has its
+    constants and functions inside.
 
     Args:
         function: what to compile; only in modules that are imported once compiled code was chosen.

@@ -33,8 +33,8 @@ SHARED = (
 def cache_folder() -> Path | None:
     """Return the first folder that can keep machine code; None where there is none.
 
-    In this order: `NUMBA_CACHE_DIR`, the installed package, the user's cache folder, and a folder of
-    the system's temporary files that belongs to this user alone.
+    In this order: `NUMBA_CACHE_DIR`, the installed package, the user's cache folder, and a folder
+    of the system's temporary files that belongs to this user alone.
     """
     named, home = os.environ.get("NUMBA_CACHE_DIR"), os.environ.get("HOME")
     caches = os.environ.get("XDG_CACHE_HOME") or (home and os.path.join(home, ".cache"))
@@ -77,7 +77,9 @@ def shared_sources() -> str:
 
 @cache
 def _machine() -> str:
-    """Return a digest of what machine code depends on besides its sources: Numba, Python, processor."""
+    """Return a digest of what machine code depends on besides its sources: Numba, Python,
+    processor.
+    """
     numba = find_spec("numba")
     if numba is None or numba.origin is None:
         return ""

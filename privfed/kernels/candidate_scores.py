@@ -1,6 +1,7 @@
 """How good candidate representations are for each user.
 
-Work is cut into tiles of some users and some candidates, whose projections stay in a processor's cache.
+Work is cut into tiles of some users and some candidates, whose projections stay in a processor's
+cache.
 """
 
 from __future__ import annotations
@@ -33,9 +34,8 @@ class CandidateScores:
     """The users' scores of many candidates, never all of them in memory.
 
     Attributes:
-        X: (B, m, d) examples.
-        candidates: (C, d, k).
-        score: takes projections P (b, m, k, c) of some users' examples on c of the candidates, and which
+        X: (B, m, d) examples. candidates: (C, d, k). score: takes projections P (b, m, k, c) of
+        some users' examples on c of the candidates, and which
             users these are; returns scores (b, c), of which 0 is the worst and 1 the best.
     """
 
@@ -44,7 +44,8 @@ class CandidateScores:
     score: Callable[[Array, slice], Array]
 
     def clipped(self, clip: float) -> tuple[Array, Array]:
-        """Return sums over users (C,) of scores in units of 1/clip: whole numbers from 0 to clip per user.
+        """Return sums over users (C,) of scores in units of 1/clip: whole numbers from 0 to clip
+        per user.
 
         Also return the best score (B,) of each user, in the same units.
         """

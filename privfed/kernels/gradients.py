@@ -1,7 +1,7 @@
 """Gradients of the shared embedding at every user's own head, clipped and added up.
 
-What is computed is said by the NumPy lines of an algorithm. The compiled `gradient_sums` is a drop-in for
-these lines and the clip, with one pass over the data instead of several.
+What is computed is said by the NumPy lines of an algorithm. The compiled `gradient_sums` is a
+drop-in for these lines and the clip, with one pass over the data instead of several.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class Gradients:
     """Contributions G_i^T (k, d) of a block of users; see `privfed.privacy.clipping.Contributions`.
 
     Attributes:
-        lines: NumPy lines (X, y, U, **options) -> G^T (B, k, d), in double precision. With batches they
+        lines: NumPy lines (X, y, U, **options) -> G^T (B, k, d), in double precision. With batches
+        they
             also take `batches`.
-        X: (B, m, d) examples, in the precision they are stored in.
-        y: (B, m) targets.
-        U: (d, k) shared embedding.
-        weight: G^T = weight sum_j r_j v x_j^T. Both `lines` and the compiled loops multiply by it.
-        batches: (B, m) by `split_batches`; None: each example is judged by the head fitted without it.
+        X: (B, m, d) examples, in the precision they are stored in. y: (B, m) targets. U: (d, k)
+        shared embedding. weight: G^T = weight sum_j r_j v x_j^T. Both `lines` and the compiled
+        loops multiply by it. batches: (B, m) by `split_batches`; None: each example is judged by
+        the head fitted without it.
     """
 
     lines: Callable[..., Array]
@@ -68,7 +68,8 @@ class Gradients:
     batches: Marks | None = None
 
     def clipped(self, clip: float) -> tuple[Array, Array]:
-        """Return the sum (k, d) of gradients scaled to norm at most clip, and the norms (B,) before.
+        """Return the sum (k, d) of gradients scaled to norm at most clip, and the norms (B,)
+        before.
 
         A user whose numbers are not finite contributes nothing and counts as norm 0.
         """
@@ -98,7 +99,9 @@ class Gradients:
 
 
 def prepare(stored: Any = np.float32) -> None:
-    """Decide how gradients of examples in this precision are computed, so that no round waits for it."""
+    """Decide how gradients of examples in this precision are computed, so that no round waits for
+    it.
+    """
     LOOPS[np.dtype(np.float32 if stored == np.float32 else np.float64)].chosen()
 
 

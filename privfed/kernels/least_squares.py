@@ -1,7 +1,7 @@
 """Least squares for whole cohorts: the leading axis is the user.
 
-Users whose Gram matrix is numerically singular have no unique solution. They are done again by singular
-values, which gives the solution of minimum norm: rare and slow.
+Users whose Gram matrix is numerically singular have no unique solution. They are done again by
+singular values, which gives the solution of minimum norm: rare and slow.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def lstsq(A: Array, y: Array, ridge: float = 0.0) -> Array:
         ridge: weight of |v|^2.
 
     Returns:
-        (B, k): argmin |A_i v - y_i|^2 + ridge |v|^2, by one factorisation of size min(m, k) per user.
+        (B, k): argmin |A_i v - y_i|^2 + ridge |v|^2, by one factorisation of size min(m, k) per
+        user.
     """
     A, y = np.ascontiguousarray(A), np.ascontiguousarray(y)
     v, ok = np.empty((len(A), A.shape[2])), np.empty(len(A), dtype=np.bool_)
@@ -77,7 +78,9 @@ def lstsq(A: Array, y: Array, ridge: float = 0.0) -> Array:
 
 
 def _unique_solutions(A: Array, y: Array, ridge: float) -> tuple[Array, Flags]:
-    """Solutions (B, k) by the normal equations, of the smaller Gram matrix; whether it has full rank."""
+    """Solutions (B, k) by the normal equations, of the smaller Gram matrix; whether it has full
+    rank.
+    """
     m, k = A.shape[1:]
     AT = A.transpose(0, 2, 1)
     primal = k <= m
@@ -92,9 +95,9 @@ def _unique_solutions(A: Array, y: Array, ridge: float) -> tuple[Array, Flags]:
 def leave_one_out_heads(P: Array, y: Array) -> Array:
     """Fit every user's heads v_(-j) without example j, with minimum norm where not unique.
 
-    All m heads of a user come from one factorisation P^T P = L L^T. With w_j = L^-1 p_j, z = sum_j w_j y_j
-    and e_j = (y_j - w_j^T z) / (1 - |w_j|^2), where |w_j|^2 is the leverage of example j, the head is
-    v_(-j) = L^-T (z - w_j e_j).
+    All m heads of a user come from one factorisation P^T P = L L^T. With w_j = L^-1 p_j, z = sum_j
+    w_j y_j and e_j = (y_j - w_j^T z) / (1 - |w_j|^2), where |w_j|^2 is the leverage of example j,
+    the head is v_(-j) = L^-T (z - w_j e_j).
 
     Args:
         P: (B, m, k) projected examples.
@@ -135,8 +138,8 @@ def factor(G: Array, tolerance: float) -> tuple[Array, Array]:
         tolerance: the fraction of the largest diagonal entry that every pivot has to exceed.
 
     Returns:
-        L (k, k, B), with *reciprocals* on the diagonal, and by how much the smallest pivot exceeds its
-        limit (B,). It is not above 0 where G is not of full rank, or not finite.
+        L (k, k, B), with *reciprocals* on the diagonal, and by how much the smallest pivot exceeds
+        its limit (B,). It is not above 0 where G is not of full rank, or not finite.
     """
     k = len(G)
     L = np.zeros(G.shape)
@@ -171,7 +174,9 @@ def backward(L: Array, b: Array) -> Array:
 
 
 def _pinv(A: Array, ridge: float) -> Array:
-    """(A^T A + ridge I)^+ A^T for B matrices of m x k, by singular values; zero where A has overflowed."""
+    """(A^T A + ridge I)^+ A^T for B matrices of m x k, by singular values; zero where A has
+    overflowed.
+    """
     A = np.where(np.isfinite(A).all(axis=(1, 2), keepdims=True), A, 0.0)
     P, s, Qt = np.linalg.svd(A, full_matrices=False)
     tiny = s <= math.sqrt(RANK_TOLERANCE) * s[:, :1]

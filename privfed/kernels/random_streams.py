@@ -2,11 +2,12 @@
 
 Any part of a stream can be made at any time, in any order. Words are Philox4x32-10 (Salmon et al.,
 Random123): a keyed permutation of a counter that passes the known batteries of tests and, unlike a
-generator with a state, runs in a processor's vector units. Normal numbers are made of pairs of words by
-Box and Muller, in single precision. Every operation is rounded by itself, in a fixed order, so the same
-numbers come out on every machine, from NumPy and from compiled loops.
+generator with a state, runs in a processor's vector units. Normal numbers are made of pairs of
+words by Box and Muller, in single precision. Every operation is rounded by itself, in a fixed
+order, so the same numbers come out on every machine, from NumPy and from compiled loops.
 
-Stream numbers come in batches of 1024: 256 counters give 256 first words, 256 second words, and so on.
+Stream numbers come in batches of 1024: 256 counters give 256 first words, 256 second words, and so
+on.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ class Stream:
         self.key = np.uint64(int.from_bytes(digest[:8], "big"))
 
     def normals(self, start: int, out: Floats) -> Floats:
-        """Write standard normal numbers start, start + 1, ... into out, a contiguous array; return it."""
+        """Write standard normal numbers start, start + 1, ... into out, a contiguous array; return
+        it.
+        """
         flat = out.reshape(-1, copy=False)
         if loops := LOOPS.chosen():
             loops.normals(self.key, start, flat)
@@ -94,7 +97,9 @@ def _by_place(key: np.uint64, start: int, out: Floats, made_of: Callable[[Words]
 
 
 def philox(key: np.uint64, first: int, batches: int) -> Words:
-    """Permute the counters first, first + 1, ...: words (batches, 4, LANES), one column per counter."""
+    """Permute the counters first, first + 1, ...: words (batches, 4, LANES), one column per
+    counter.
+    """
     low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
     counters = np.arange(first, first + batches * LANES, dtype=np.uint64)
     c0, c1, c2, c3 = counters & low, counters >> half, *np.zeros((2, len(counters)), np.uint64)

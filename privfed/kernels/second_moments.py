@@ -27,8 +27,8 @@ def second_moments(X: NDArray[Any], y: NDArray[Any]) -> tuple[Array, Array, Arra
         y: (B, m) targets.
 
     Returns:
-        A (B, m, d), s (B, 1, d) and the norms |Z_i|_F (B,), which count as at least CANCELLATION times
-        what is subtracted. All are zero for users whose numbers overflow.
+        A (B, m, d), s (B, 1, d) and the norms |Z_i|_F (B,), which count as at least CANCELLATION
+        times what is subtracted. All are zero for users whose numbers overflow.
     """
     n, m, d = X.shape
     if loops := LOOPS.chosen():

@@ -11,7 +11,9 @@ from fractions import Fraction
 
 
 class Deviate:
-    """A uniform deviate on (0, 1), known to as many bits as were asked for. exact: all further bits are 0."""
+    """A uniform deviate on (0, 1), known to as many bits as were asked for. exact: all further bits
+    are 0.
+    """
 
     def __init__(self, word: int, more: Callable[[], int], exact: bool = False) -> None:
         self.bits, self.known, self.more, self.exact = word, 64, more, exact
@@ -38,7 +40,8 @@ class Deviate:
 class Slow:
     """One draw, with deviates of any length.
 
-    words: what the draw reads, and compiled draws read, too. more: returns further bits of a deviate.
+    words: what the draw reads, and compiled draws read, too. more: returns further bits of a
+    deviate.
     """
 
     def __init__(self, words: Iterator[int], more: Callable[[], int]) -> None:
@@ -57,8 +60,8 @@ class Slow:
     def run(self, x: Deviate, m: int = 0) -> bool:
         """Whether the run x > u_1 > u_2 > ... has even length: an event of probability exp(-x).
 
-        m = 2k + 2: every member of the run also needs an event of probability (m - 2 + x) / m, which
-        makes it exp(-x (2k + x) / (2k + 2)).
+        m = 2k + 2: every member of the run also needs an event of probability (m - 2 + x) / m,
+        which makes it exp(-x (2k + x) / (2k + 2)).
         """
         even, bound = True, x
         while True:

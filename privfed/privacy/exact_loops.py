@@ -1,4 +1,6 @@
-"""Draws of `privfed.privacy.exact_deviates`, compiled: from words of 64 bits, as far as these decide."""
+"""Draws of `privfed.privacy.exact_deviates`, compiled: from words of 64 bits, as far as these
+decide.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ HALF = np.uint64(1 << 63)
 
 @compiled(reorder=False)
 def draw(words: Words, start: int, s: int) -> tuple[int, int, int]:
-    """One draw from words[start:]: (state, place of the next word, value); it may run out of words or into a tie."""
+    """One draw from words[start:]: (state, place of the next word, value); it may run out of words
+    or into a tie.
+    """
     at, n = start, len(words)
     while True:
         # k: how often an event of probability exp(-1/2) happens in a row.
@@ -42,7 +46,8 @@ def draw(words: Words, start: int, s: int) -> tuple[int, int, int]:
             return EMPTY, at, 0
         x = words[at]
         at += 1
-        # Keep x with probability exp(-x (2k + x) / 2): k + 1 events of probability exp(-x (2k + x) / (2k + 2)) in a row.
+        # Keep x with probability exp(-x (2k + x) / 2): k + 1 events in a row, each of probability
+        # exp(-x (2k + x) / (2k + 2)).
         for _ in range(k + 1):
             state, at, kept = _run(words, at, x, np.uint64(2 * k + 2), False)
             if state != DONE:
@@ -55,7 +60,8 @@ def draw(words: Words, start: int, s: int) -> tuple[int, int, int]:
             return EMPTY, at, 0
         negative = words[at] & np.uint64(1)
         at += 1
-        # s x = (high + low / 2^64) + less than s / 2^64 from bits not drawn yet; they matter only next to a rounding border.
+        # s x = (high + low / 2^64) + less than s / 2^64 from bits not drawn yet. Those matter only
+        # next to a rounding border.
         mask = np.uint64(0xFFFFFFFF)
         part = np.uint64(s) * (x & mask)
         upper = np.uint64(s) * (x >> np.uint64(32)) + (part >> np.uint64(32))
@@ -73,9 +79,9 @@ def draw(words: Words, start: int, s: int) -> tuple[int, int, int]:
 def _run(words: Words, at: int, x: np.uint64, m: np.uint64, plain: bool) -> tuple[int, int, bool]:
     """Whether the run x > u_1 > u_2 > ... has even length: (state, place of the next word, even).
 
-    plain: probability exp(-x). Otherwise every member of the run also needs an event of probability (m - 2 + x) / m
-    with m = 2k + 2, which makes it exp(-x (2k + x) / (2k + 2)): of m equally likely cases one fails, one asks whether another
-    uniform deviate is below x, and all others succeed.
+    plain: probability exp(-x). Otherwise every member of the run also needs an event of probability
+    (m - 2 + x) / m with m = 2k + 2, which makes it exp(-x (2k + x) / (2k + 2)): of m equally likely
+    cases one fails, one asks whether another uniform deviate is below x, and all others succeed.
     """
     even, bound, n = True, x, len(words)
     while True:
@@ -117,7 +123,9 @@ def _run(words: Words, at: int, x: np.uint64, m: np.uint64, plain: bool) -> tupl
 
 @compiled(reorder=False)
 def fill(out: Whole, first: int, words: Words, at: int, s: int) -> tuple[int, int, int]:
-    """Draws into out[first:] until a draw cannot be finished: (its state, its place in out, the place of its first word)."""
+    """Draws into out[first:] until a draw cannot be finished: (its state, its place in out, the
+    place of its first word).
+    """
     for i in range(first, len(out)):
         state, after, value = draw(words, at, s)
         if state != DONE:

@@ -1,26 +1,31 @@
-"""Noise without a rounding error, for releases (Gaussian) and selections (exponential), from a cryptographic generator.
+"""Noise without a rounding error, for releases (Gaussian) and selections (exponential).
 
-Gaussian noise comes as whole numbers distributed exactly as round(s Z), Z standard normal, s a whole number.
+Gaussian noise comes as whole numbers distributed exactly as round(s Z), Z standard normal, s a
+whole number.
 
-Karney's algorithm (Sampling exactly from the normal distribution, 2016) makes |Z| = k + x from uniform deviates that are only
-compared with each other:
+Karney's algorithm (Sampling exactly from the normal distribution, 2016) makes |Z| = k + x from
+uniform deviates that are only compared with each other:
 
     k  with probability proportional to exp(-k/2), kept with probability exp(-k (k-1) / 2)
     x  uniform, kept with probability exp(-x (2k + x) / 2)
 
-so that (k, x) has a density proportional to exp(-(k + x)^2 / 2). Events of probability exp(-p) come from lengths of decreasing
-runs of uniform deviates (von Neumann): the chance of a run x > u_1 > ... > u_n is x^n / n!, that of an even length exp(-x).
-A uniform deviate is an infinite string of bits. 64 of them decide a comparison but once in 2^64; where they do not, or where
-they do not settle the rounding of s x, the draw is made in `Slow`, from the same bits and as many more as it takes. No
-step computes with floating-point numbers, and every bit comes from the system's cryptographic generator.
+so that (k, x) has a density proportional to exp(-(k + x)^2 / 2). Events of probability exp(-p) come
+from lengths of decreasing runs of uniform deviates (von Neumann): the chance of a run x > u_1 > ...
+> u_n is x^n / n!, that of an even length exp(-x). A uniform deviate is an infinite string of bits.
+64 of them decide a comparison but once in 2^64; where they do not, or where they do not settle the
+rounding of s x, the draw is made in `Slow`, from the same bits and as many more as it takes. No
+step computes with floating-point numbers, and every bit comes from the system's cryptographic
+generator.
 
-The noise round(s Z), added to whole numbers S, is round(S + s Z): post-processing of an exact Gaussian mechanism. So the exact
-accounting of Gaussian releases applies as it stands; a discrete Gaussian would need one of its own.
+The noise round(s Z), added to whole numbers S, is round(S + s Z): post-processing of an exact
+Gaussian mechanism. So the exact accounting of Gaussian releases applies as it stands; a discrete
+Gaussian would need one of its own.
 
-Exponential deviates E = k + x (von Neumann): x is kept if its decreasing run has even length, otherwise k grows by one. The
-candidate with the smallest E_c exp(-score_c) is candidate c with probability proportional to exp(score_c): a race of Poisson
-clocks. E is known to 128 bits after the point; `first_of_race` compares logarithms with an error bound and takes more digits
-where that does not decide. The work does not depend on the scores.
+Exponential deviates E = k + x (von Neumann): x is kept if its decreasing run has even length,
+otherwise k grows by one. The candidate with the smallest E_c exp(-score_c) is candidate c with
+probability proportional to exp(score_c): a race of Poisson clocks. E is known to 128 bits after the
+point; `first_of_race` compares logarithms with an error bound and takes more digits where that does
+not decide. The work does not depend on the scores.
 """
 
 from __future__ import annotations
@@ -98,7 +103,7 @@ def exponentials(size: int, fresh: Callable[[int], Words]) -> list[Fraction]:
 
 
 def first_of_race(exponents: Array, fresh: Callable[[int], Words]) -> int:
-    """The index c with probability proportional to exp(exponents[c]), exponents (C,) being at most 0."""
+    """Draw an index c with probability proportional to exp(exponents[c]); exponents (C,) <= 0."""
     deviates = exponentials(len(exponents), fresh)
     times = (
         np.array([math.log(e.numerator) - math.log(e.denominator) for e in deviates]) - exponents

@@ -9,7 +9,9 @@ from privfed.foundation.compilation import compiled
 
 @compiled
 def split(draws, head, batch, batches):  # type: ignore[no-untyped-def]
-    """Write batches (users, m) by the order of draws (users, m), ties by position: see `split_batches`."""
+    """Write batches (users, m) by the order of draws (users, m), ties by position: see
+    `split_batches`.
+    """
     users, m = draws.shape
     for i in range(users):
         for j in range(m):

@@ -1,4 +1,6 @@
-"""Scores of candidate representations, compiled: one user and up to 128 candidates at a time in cache."""
+"""Scores of candidate representations, compiled: one user and up to 128 candidates at a time in
+cache.
+"""
 
 from __future__ import annotations
 

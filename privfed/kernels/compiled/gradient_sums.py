@@ -1,8 +1,8 @@
 """Clipped gradients of all users in one compiled pass: the lines of `clients.fedrep` and the clip.
 
-Eight users go through the processor's cache at a time, twice: first their examples are projected, then
-their gradients are added up. The next eight are fetched meanwhile. All is computed in double precision,
-whatever precision the examples are stored in.
+Eight users go through the processor's cache at a time, twice: first their examples are projected,
+then their gradients are added up. The next eight are fetched meanwhile. All is computed in double
+precision, whatever precision the examples are stored in.
 
     X (users, m, d), as stored: user after user, row after row            what is made of it
     +---------------------------+
@@ -11,22 +11,23 @@ whatever precision the examples are stored in.
     |          ...              |  |   a=0 j=0  [ p00  p00  p00  p00  p00  p00  p00  p00 ]
     | user 1   x_0  ...         |--+       j=1  [ p01  ...                               ]
     |          ...              |  |   a=1 j=0  [ p10  ...                               ]
-    | ...                       |  |          targets (m, 8), L (k, k, 8), heads (k, 8), W (K, m, 8):
-    | user 7   ...              |--+          the same way, so heads are fitted for eight users at once
+    | ...                       |  |     targets (m, 8), L (k, k, 8), heads (k, 8), W (K, m, 8):
+    | user 7   ...              |--+     the same way, so heads are fitted for eight users at once
     +---------------------------+
       | user 8..15: prefetched  |      G[i, a, :]   one user after the other, features side by side
                                             c  0..7        8..15       ...     d-8..d-1
                                        a=0  [ 8 numbers ] [ 8 numbers ] ... [ 8 numbers ]
                                        a=1  [ 8 numbers ] ...
 
-The last block of eight columns ends at column d - 1. Where 8 does not divide d it reaches back into the
-block before it, and `kept` is 0 for columns that come a second time:
+The last block of eight columns ends at column d - 1. Where 8 does not divide d it reaches back into
+the block before it, and `kept` is 0 for columns that come a second time:
 
     d = 13:    c   0  1  2  3  4  5  6  7 | 5  6  7  8  9 10 11 12        D = 16 places
     kept           1  1  1  1  1  1  1  1 | 0  0  0  1  1  1  1  1
 
-K is k rounded up to an even number, as rows of U^T are used in pairs; the added row is 0. Fewer than
-eight users, or fewer than eight features, are copied into a zeroed room `few` (8, m, max(d, 8)).
+K is k rounded up to an even number, as rows of U^T are used in pairs; the added row is 0. Fewer
+than eight users, or fewer than eight features, are copied into a zeroed room `few` (8, m, max(d,
+8)).
 """
 
 from __future__ import annotations
@@ -87,8 +88,9 @@ class Space(NamedTuple):
 def sum_clipped(X, y, U, batches, scale, clip, total, norms, ok):  # type: ignore[no-untyped-def]
     """Write the sum of users' clipped gradients into total (k, d), without users flagged as not ok.
 
-    batches (users, m): 1 for examples in B, which fit the head, 2 for those in B', which judge it, else 0.
-    Empty: leave-one-out. norms (users,): before clipping, 0 for users whose numbers overflow.
+    batches (users, m): 1 for examples in B, which fit the head, 2 for those in B', which judge it,
+    else 0. Empty: leave-one-out. norms (users,): before clipping, 0 for users whose numbers
+    overflow.
     """
     _, m, d = X.shape
     k = len(total)
@@ -179,7 +181,8 @@ def _by_eights(X, y, UT, kept, k, batches, scale, clip, few, space, norms, ok): 
 def _add(margin, clip, space, norms, ok):  # type: ignore[no-untyped-def]
     """Add eight users' gradients to space.total, clipped.
 
-    margin: above 0 where the user's heads are unique. norms, ok: for those of the eight that are users.
+    margin: above 0 where the user's heads are unique. norms, ok: for those of the eight that are
+    users.
     """
     scales, G, total, size = (
         first(space.scales),
@@ -211,7 +214,7 @@ def _add(margin, clip, space, norms, ok):  # type: ignore[no-untyped-def]
 
 @compiled
 def _project(X, m, d, UT, K, D, P):  # type: ignore[no-untyped-def]
-    """P[a, j, i] = <u_a, x_ij> for eight users' examples X (8, m, d) and two rows of UT (K, D) at a time."""
+    """P[a, j, i] = <u_a, x_ij> for eight users' examples X (8, m, d), two rows of UT at a time."""
     for j in range(m):
         for a in range(0, K, 2):
             u, w = after(UT, a * D), after(UT, a * D + D)
@@ -226,10 +229,10 @@ def _project(X, m, d, UT, K, D, P):  # type: ignore[no-untyped-def]
 
 @compiled
 def _combine(W, X, m, d, kept, K, D, out):  # type: ignore[no-untyped-def]
-    """Write out_a = sum_j W[a, j] x_j for a user's X (m, d); return eight numbers that sum to |out|^2.
+    """Write out_a = sum_j W[a, j] x_j for a user's X (m, d); return 8 numbers that sum to |out|^2.
 
-    W (K, m), every eighth number; out (K, D), 0 where columns come a second time. Two a and two blocks of
-    columns are done at a time.
+    W (K, m), every eighth number; out (K, D), 0 where columns come a second time. Two a and two
+    blocks of columns are done at a time.
     """
     nothing = fill(0.0)
     squares, others = nothing, nothing

@@ -1,7 +1,8 @@
 """Least squares for all users, compiled: one user at a time in cache, with no temporary arrays.
 
-Every loop reads like the algorithm for a single user. It runs without the interpreter's lock, so cohorts
-in threads really run side by side. Users whose Gram matrix is numerically singular are flagged.
+Every loop reads like the algorithm for a single user. It runs without the interpreter's lock, so
+cohorts in threads really run side by side. Users whose Gram matrix is numerically singular are
+flagged.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ def dot(x, u):  # type: ignore[no-untyped-def]
 
 @compiled
 def _factor(G, L, tolerance):  # type: ignore[no-untyped-def]
-    """Cholesky of the lower triangle of G (k, k) into L, with *reciprocals* on L's diagonal; whether G has full rank."""
+    """Cholesky of the lower triangle of G (k, k) into L, with *reciprocals* on L's diagonal;
+    whether G has full rank.
+    """
     k = len(G)
     largest = 0.0
     for a in range(k):
@@ -60,7 +63,9 @@ def _solve(L, x):  # type: ignore[no-untyped-def]
 
 @compiled
 def solve_all(L, v):  # type: ignore[no-untyped-def]
-    """Replace every v[:, i] by the solution of L_i L_i^T x = v_i, side by side: L (k, k, n) as of `_factor`, v (k, n)."""
+    """Replace every v[:, i] by the solution of L_i L_i^T x = v_i, side by side: L (k, k, n) as of
+    `_factor`, v (k, n).
+    """
     k, n = v.shape
     for a in range(k):
         for c in range(a):

@@ -1,7 +1,7 @@
 """Random numbers by place, compiled: some two nanoseconds per normal number.
 
-Additions and multiplications are neither contracted nor reordered, so the numbers are bit by bit those of
-`privfed.kernels.random_streams`.
+Additions and multiplications are neither contracted nor reordered, so the numbers are bit by bit
+those of `privfed.kernels.random_streams`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def _words(key, first, words):  # type: ignore[no-untyped-def]
 
 @compiled(reorder=False)
 def _normal_pairs(radii, angles, out):  # type: ignore[no-untyped-def]
-    """Write two normal numbers per pair of words into out (2, lanes): radii (lanes,), angles (lanes,)."""
+    """Write two normal numbers per pair of words into out (2, lanes): radii (lanes,), angles
+    (lanes,).
+    """
     for i in range(len(radii)):
         # ln u: radius + 1/2 = 2^e g with g in [sqrt 1/2, sqrt 2).
         f = np.float32(radii[i]) + HALF
