@@ -29,9 +29,7 @@ from privfed.privacy.clipping import Contributions
 
 ESTIMATORS = ("leave-one-out", "two-batches")
 LARGE = 1 << 25
-"""Bytes of examples that a gradient is asked for at a time; compiled loops need no room of their
-own.
-"""
+"""Bytes of examples that the gradient is asked for at a time."""
 
 
 def leave_one_out(X: Array, y: Array, U: Array, weight: float) -> Array:
@@ -122,7 +120,5 @@ def batch_sizes(m: int, m0: int, head_batch: int | None, batch: int | None) -> t
 
 
 def draw_orders(seed: int, round: int, ids: Ids, m: int) -> NDArray[np.intp]:
-    """A random order of m examples for each user (B, m), the same however users are spread over
-    nodes.
-    """
+    """A random order of m examples per user (B, m), however users are spread over nodes."""
     return np.argsort(draws(seed, ids, m, "batches", round), axis=1)

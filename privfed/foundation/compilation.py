@@ -29,15 +29,12 @@ MODES = ("auto", "always", "never")
 LOADING = 0.6
 """Seconds that importing Numba and loading machine code take."""
 MINOR = 0.2
-"""Fraction of its compiling time that a loop has to save where others of the job are compiled
-anyway.
-"""
+"""Fraction of its compiling time that a loop has to save where others are compiled anyway."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """How much a process has to compute: `users` with m examples of d features, k dimensions,
-    rounds.
+    """How much a process has to compute: users with m examples of d features, k dimensions.
 
     candidates: how many embeddings are judged per round where an algorithm selects among some.
     """
@@ -106,7 +103,7 @@ class DropIn:
         return saved > LOADING and (saved > self.seconds or self.kept())
 
     def _load(self) -> ModuleType:
-        """Import the module; compile it, and all others that the job pays for, unless that is done."""
+        """Import the module; compile it and others that the job pays for, unless that is done."""
         if self.kept():
             return importlib.import_module(self.module)
         folder = machine_code.cache_folder()
@@ -174,7 +171,7 @@ def mode() -> str:
 
 @contextmanager
 def choosing(name: str) -> Iterator[None]:
-    """Decide all drop-ins anew, by one of MODES, until the block ends: for tests and measurements."""
+    """Decide all drop-ins anew by one of MODES until the block ends, for measurements."""
     global _forced
     with _lock:
         before, kept = _forced, dict(_chosen)

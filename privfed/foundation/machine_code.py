@@ -77,9 +77,7 @@ def shared_sources() -> str:
 
 @cache
 def _machine() -> str:
-    """Return a digest of what machine code depends on besides its sources: Numba, Python,
-    processor.
-    """
+    """Return a digest of what machine code depends on besides sources: Numba, Python, processor."""
     numba = find_spec("numba")
     if numba is None or numba.origin is None:
         return ""
@@ -106,7 +104,7 @@ def _mark(folder: Path, source: Path, variant: str) -> Path:
 
 
 def is_kept(folder: Path | None, source: Path, variant: str) -> bool:
-    """Return whether machine code of this source is in the folder, for this machine and its Numba."""
+    """Return whether the folder has machine code of this source, for this machine."""
     return folder is not None and _mark(folder, source, variant).exists()
 
 

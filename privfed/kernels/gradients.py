@@ -68,8 +68,7 @@ class Gradients:
     batches: Marks | None = None
 
     def clipped(self, clip: float) -> tuple[Array, Array]:
-        """Return the sum (k, d) of gradients scaled to norm at most clip, and the norms (B,)
-        before.
+        """Return the sum (k, d) of gradients clipped to norm clip, and the norms (B,) before.
 
         A user whose numbers are not finite contributes nothing and counts as norm 0.
         """
@@ -99,9 +98,7 @@ class Gradients:
 
 
 def prepare(stored: Any = np.float32) -> None:
-    """Decide how gradients of examples in this precision are computed, so that no round waits for
-    it.
-    """
+    """Decide how gradients of such examples are computed, so that no round waits for it."""
     LOOPS[np.dtype(np.float32 if stored == np.float32 else np.float64)].chosen()
 
 

@@ -28,7 +28,7 @@ BLOCK = 1 << 18
 
 
 def contiguous(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the same numbers one after the other; single precision stays, all else becomes double."""
+    """Return a contiguous array; single precision stays, all else becomes double."""
     return np.ascontiguousarray(array, None if array.dtype == np.float32 else np.float64)
 
 
@@ -78,9 +78,7 @@ def lstsq(A: Array, y: Array, ridge: float = 0.0) -> Array:
 
 
 def _unique_solutions(A: Array, y: Array, ridge: float) -> tuple[Array, Flags]:
-    """Solutions (B, k) by the normal equations, of the smaller Gram matrix; whether it has full
-    rank.
-    """
+    """Solutions (B, k) by the smaller Gram matrix, and whether it has full rank (B,)."""
     m, k = A.shape[1:]
     AT = A.transpose(0, 2, 1)
     primal = k <= m
@@ -174,9 +172,7 @@ def backward(L: Array, b: Array) -> Array:
 
 
 def _pinv(A: Array, ridge: float) -> Array:
-    """(A^T A + ridge I)^+ A^T for B matrices of m x k, by singular values; zero where A has
-    overflowed.
-    """
+    """(A^T A + ridge I)^+ A^T of users' A, by singular values; zero where A has overflowed."""
     A = np.where(np.isfinite(A).all(axis=(1, 2), keepdims=True), A, 0.0)
     P, s, Qt = np.linalg.svd(A, full_matrices=False)
     tiny = s <= math.sqrt(RANK_TOLERANCE) * s[:, :1]

@@ -64,9 +64,7 @@ class Stream:
         self.key = np.uint64(int.from_bytes(digest[:8], "big"))
 
     def normals(self, start: int, out: Floats) -> Floats:
-        """Write standard normal numbers start, start + 1, ... into out, a contiguous array; return
-        it.
-        """
+        """Write normal numbers start, start + 1, ... into out, a contiguous array; return it."""
         flat = out.reshape(-1, copy=False)
         if loops := LOOPS.chosen():
             loops.normals(self.key, start, flat)
@@ -85,7 +83,7 @@ class Stream:
 
 
 def _by_place(key: np.uint64, start: int, out: Floats, made_of: Callable[[Words], Floats]) -> None:
-    """Write numbers start, start + 1, ... of a stream into out (count,), whole batches at a time."""
+    """Write numbers start, start + 1, ... of a stream into out (count,), by whole batches."""
     first, done = start - start % BATCH, 0
     while done < len(out):
         skipped = start + done - first
@@ -97,9 +95,7 @@ def _by_place(key: np.uint64, start: int, out: Floats, made_of: Callable[[Words]
 
 
 def philox(key: np.uint64, first: int, batches: int) -> Words:
-    """Permute the counters first, first + 1, ...: words (batches, 4, LANES), one column per
-    counter.
-    """
+    """Permute counters first, first + 1, ...: words (batches, 4, LANES), a column per counter."""
     low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
     counters = np.arange(first, first + batches * LANES, dtype=np.uint64)
     c0, c1, c2, c3 = counters & low, counters >> half, *np.zeros((2, len(counters)), np.uint64)

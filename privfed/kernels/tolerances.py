@@ -14,9 +14,7 @@ LEVERAGE_TOLERANCE = 1e-6
 """Leave-one-out needs 1 - leverage above this, and pivots that leave it some correct digits."""
 
 RIDGE = 1e-9
-"""Times the features' mean square, added to a Gram matrix's diagonal: dependent features have a
-head.
-"""
+"""Times its diagonal, added to a Gram matrix: dependent features have a head, too."""
 
 CANCELLATION = 1e-3
 """Least norm of a second moment, as a fraction of the two terms whose difference it is."""

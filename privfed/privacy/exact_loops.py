@@ -1,6 +1,4 @@
-"""Draws of `privfed.privacy.exact_deviates`, compiled: from words of 64 bits, as far as these
-decide.
-"""
+"""Draws of `exact_deviates`, compiled: from words of 64 bits, as far as these decide."""
 
 from __future__ import annotations
 

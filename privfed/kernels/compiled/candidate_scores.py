@@ -1,6 +1,4 @@
-"""Scores of candidate representations, compiled: one user and up to 128 candidates at a time in
-cache.
-"""
+"""Scores of candidates, compiled: one user and up to 128 candidates at a time in cache."""
 
 from __future__ import annotations
 

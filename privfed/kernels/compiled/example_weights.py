@@ -90,8 +90,7 @@ def leave_one_out_weights(P, y, e, m, k, scale, L, z, Q, W):  # type: ignore[no-
 
 @compiled
 def two_batch_weights(P, y, roles, m, k, scale, L, v, Q, W):  # type: ignore[no-untyped-def]
-    """Write the weight of each x_j in the user's gradient, scale r_j v in B' and 0 elsewhere, into
-    W.
+    """Write the weight of each x_j in the gradient, scale r_j v in B' and 0 elsewhere, into W.
 
     P, W, Q (k, m), y (m,), L (k, k), v (k,). roles (2, m): 1 for examples in B, then 1 for those in
     B'. The result is not above 0 where the head is not unique.

@@ -60,7 +60,7 @@ from privfed.privacy.clipping import SLACK
 
 
 class Space(NamedTuple):
-    """Working memory for eight users, all of it flat; an axis of 8 holds one number of each user."""
+    """Working memory for eight users, all flat; an axis of 8 holds one number of each user."""
 
     P: Array
     """(K, m, 8): their examples, projected."""

@@ -91,7 +91,7 @@ def _gram(A, G):  # type: ignore[no-untyped-def]
 
 @compiled
 def lstsq(A, y, ridge, v, ok):  # type: ignore[no-untyped-def]
-    """Solutions into v (B, k) where the Gram matrix has full rank, and whether it has into ok (B,)."""
+    """Write solutions into v (B, k), and whether the Gram matrix has full rank into ok (B,)."""
     users, m, k = A.shape
     primal = k <= m
     size = min(m, k)

@@ -206,9 +206,7 @@ def zero_rows(_typing):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def totals(_typing, rows):  # type: ignore[no-untyped-def]
-    """The sum of every row; neighbouring rows are added together, so that no half of a vector is
-    idle.
-    """
+    """The sum of every row; neighbouring rows are added together, so that no lane is idle."""
 
     def code(_context, builder, _signature, values):  # type: ignore[no-untyped-def]
         def added(two, *places):  # type: ignore[no-untyped-def]
@@ -293,9 +291,7 @@ for _symbol, _name in (
 
 @compiled
 def aligned(count):  # type: ignore[no-untyped-def]
-    """Zeros (count,) that begin at a cache line: reading across the edge of one takes twice as
-    long.
-    """
+    """Zeros (count,) that begin at a cache line: reading across its edge takes twice as long."""
     raw = np.zeros(count + WIDTH)
     start = -raw.ctypes.data % (8 * WIDTH) // 8
     return raw[start : start + count]
