@@ -15,6 +15,7 @@ from collections.abc import Sequence
 os.environ |= {
     "FLWR_TELEMETRY_ENABLED": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "PRIVFED_COMPILE": os.environ.get("PRIVFED_COMPILE", "always"),
 }  # before anything reads them
 
 import bench_curves

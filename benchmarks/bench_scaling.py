@@ -241,4 +241,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    os.environ.setdefault("PRIVFED_COMPILE", "always")
     main()

@@ -34,4 +34,4 @@ class CentaurClient(FedRepClient):
 
     def gradient(self, block: Cohort, shared: NDArrays, told: Announcement) -> Contributions:
         """G_i^T (k, d) for every user of the block."""
-        return self.two_batches(block, shared, told, loss=0.5)
+        return self.by_two_batches(block, shared, told, loss=0.5)

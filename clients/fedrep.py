@@ -1,32 +1,52 @@
 """Private FedRep, user side (PMPR Algorithm 1).
 
-    U   shared embedding (d, k)      v   head: least squares on one part of the user's examples
-    G   gradient in U of the mean squared error on the other part, at that head: (2/b) sum_j r_j x_j v^T
+    X, y  the user's m examples (m, d) and targets (m,)     U   shared embedding (d, k)
+    P     X U: the examples in the embedding (m, k)         v   head (k,): least squares on a batch
+    r     residuals P v - y on the other batch              G   gradient (d, k) of the mean of r^2
 
-`two-batches` is the paper's: two disjoint batches B, B' redrawn every round. `leave-one-out` uses every example both ways and
-still never judges a head by an example it has seen: G = (2/m) sum_j r_j x_j v_(-j)^T with v_(-j) fitted without example j.
+`two-batches` is the paper's: two disjoint batches B, B' redrawn every round. `leave-one-out` uses
+every example both ways and still never judges a head by an example it has seen: v_(-j) is fitted
+without example j. Both are written for a block of users, so every array has one more, leading axis.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from flwr.common import NDArrays
-from numpy.typing import NDArray
 
 from privfed.algorithm.announcement import Announcement
 from privfed.algorithm.client import task
 from privfed.algorithm.linear_client import LinearClient
 from privfed.data.cohort import BYTES, Cohort, Ids, draws
-from privfed.foundation.errors import ConfigError, check_number, nearest
-from privfed.kernels.gradients import LeaveOneOut, TwoBatches
+from privfed.foundation.constraints import Choice
+from privfed.foundation.errors import ConfigError, check_number
+from privfed.foundation.linalg import Array
+from privfed.kernels.gradients import FITS, JUDGES, Gradients, Marks, prepare, split_batches
+from privfed.kernels.least_squares import leave_one_out_heads, lstsq
 from privfed.privacy.clipping import Contributions
 
-ESTIMATORS = ("leave-one-out", "two-batches")
 LARGE = 1 << 25
-"""Bytes of examples that the gradient goes through between two visits to the interpreter."""
+"""Bytes of examples that the gradient is asked for at a time."""
+
+
+def leave_one_out(X: Array, y: Array, U: Array, weight: float) -> Array:
+    """G^T = weight sum_j r_j v_(-j) x_j^T, with weight = 2/m: (B, k, d)."""
+    P = X @ U
+    V = leave_one_out_heads(P, y)  # v_(-1), ..., v_(-m)
+    r = np.vecdot(P, V) - y
+    return weight * np.matmul((r[..., None] * V).transpose(0, 2, 1), X)
+
+
+def two_batches(X: Array, y: Array, U: Array, weight: float, batches: Marks) -> Array:
+    """G^T = weight v sum_{j in B'} r_j x_j^T, with weight = 2/b and v fitted on B: (B, k, d)."""
+    P = X @ U
+    in_B, in_B_ = batches == FITS, batches == JUDGES
+    v = lstsq(P * in_B[..., None], y * in_B)  # rows of zeros do not change a fit
+    r = (np.matmul(P, v[..., None])[..., 0] - y) * in_B_
+    return weight * v[:, :, None] * np.matmul(r[:, None, :], X)
 
 
 class FedRepClient(LinearClient):
@@ -36,40 +56,42 @@ class FedRepClient(LinearClient):
         self,
         cohort: Cohort,
         init: Any,
-        estimator: str,
+        estimator: Annotated[str, Choice("leave-one-out", "two-batches")],
         train: str,
         heads: str,
         head_batch: int | None,
         batch: int | None,
     ) -> None:
-        if estimator not in ESTIMATORS:
-            raise ConfigError.of("algo.estimator", estimator, nearest(str(estimator), ESTIMATORS))
         super().__init__(cohort, init, train, heads)
         self.estimator = estimator
         self.b_head, self.b = batch_sizes(self.m, self.m0, head_batch, batch)
+        if len(cohort):
+            prepare(cohort.X.dtype if isinstance(cohort, Cohort) else np.float32)
 
     def portions(self, task: str, users: Ids | None) -> Iterator[Cohort]:
-        """As they are stored, without a copy in double precision; the gradient takes many at once, as it needs no room."""
+        """The users of a task as they are stored; the gradient takes many of them at a time."""
         size = LARGE if task == "gradient" else BYTES
         return self.seen.blocks(users, examples=self.train, bytes_each=size, exact=False)
 
     @task
     def gradient(self, block: Cohort, shared: NDArrays, told: Announcement) -> Contributions:
         """G_i^T (k, d) for every user of the block."""
-        if self.estimator == "leave-one-out":
-            return LeaveOneOut(block.X, block.y, shared[0])
-        return self.two_batches(block, shared, told)
+        if self.estimator == "two-batches":
+            return self.by_two_batches(block, shared, told)
+        return Gradients(leave_one_out, block.X, block.y, shared[0], weight=2.0 / block.y.shape[1])
 
-    def two_batches(
+    def by_two_batches(
         self, block: Cohort, shared: NDArrays, told: Announcement, loss: float = 1.0
     ) -> Contributions:
-        """G_i^T (k, d) by two disjoint batches, of so many times the mean squared error."""
+        """G_i^T (k, d) by two disjoint batches, of `loss` times the mean squared error."""
         drawn = draws(told.seed, block.ids, block.y.shape[1], "batches", told.round)
-        return TwoBatches(block.X, block.y, shared[0], drawn, self.b_head, self.b, loss)
+        batches = split_batches(drawn, self.b_head, self.b)
+        weight = 2.0 * loss / self.b
+        return Gradients(two_batches, block.X, block.y, shared[0], weight, batches)
 
 
 def batch_sizes(m: int, m0: int, head_batch: int | None, batch: int | None) -> tuple[int, int]:
-    """Sizes of the two disjoint batches: what is given, otherwise the two halves of the m0 training examples."""
+    """Sizes of the two disjoint batches; where not given, halves of the m0 training examples."""
     for key, value in (("algo.head_batch", head_batch), ("algo.batch", batch)):
         if value is not None:
             allowed = (
@@ -84,11 +106,7 @@ def batch_sizes(m: int, m0: int, head_batch: int | None, batch: int | None) -> t
         raise ConfigError.of(
             "algo.batch",
             batch,
-            f"with algo.head_batch={head_batch} the two disjoint batches need more than the {m0} examples",
+            f"with algo.head_batch={head_batch} the two disjoint batches need more than the "
+            f"{m0} examples",
         )
     return head_batch, batch
-
-
-def draw_orders(seed: int, round: int, ids: Ids, m: int) -> NDArray[np.intp]:
-    """A random order of the m examples for each user (B, m), the same however users are spread over nodes."""
-    return np.argsort(draws(seed, ids, m, "batches", round), axis=1)

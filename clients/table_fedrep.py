@@ -17,12 +17,13 @@ from typing import Annotated, Any
 import numpy as np
 from flwr.common import NDArrays
 
-from clients.initialisers.spectral import CANCELLATION, SecondMoments
+from clients.initialisers.spectral import SecondMoments
 from privfed.algorithm.announcement import Announcement
 from privfed.algorithm.client import task
 from privfed.algorithm.table_client import RIDGE, TableClient
 from privfed.data.tables.ragged_cohort import Block, RaggedCohort
 from privfed.foundation.linalg import Array
+from privfed.kernels.tolerances import CANCELLATION
 from privfed.models import ridge as ridges
 
 

@@ -17,12 +17,12 @@ from typing import Annotated
 import numpy as np
 from flwr.common import NDArrays
 
-from clients.initialisers.spectral import CANCELLATION
 from privfed.algorithm.announcement import Announcement
 from privfed.algorithm.client import task
 from privfed.data.cohort import Cohort
 from privfed.foundation.constraints import POSITIVE
 from privfed.foundation.linalg import Array, svec
+from privfed.kernels.tolerances import CANCELLATION
 from privfed.privacy.clipping import clip_factors
 
 

@@ -14,10 +14,9 @@ from typing import Annotated
 import numpy as np
 from flwr.common import NDArrays
 
-from clients.fedrep import draw_orders
 from privfed.algorithm.announcement import Announcement
 from privfed.algorithm.client import task
-from privfed.data.cohort import Cohort
+from privfed.data.cohort import Cohort, draw_orders
 from privfed.foundation.constraints import FLAG, WHOLE
 from privfed.foundation.linalg import Array
 

@@ -32,7 +32,6 @@ from privfed.federation.participant import Participant
 from privfed.federation.roster import Roster
 from privfed.foundation.atomic_files import write_atomically
 from privfed.foundation.errors import ConfigError, PrivfedError
-from privfed.kernels.gradients import prepare
 from privfed.runtimes.superlink_grid import STATUS
 from privfed.runtimes.supernode_client import SuperNodeClient
 
@@ -135,7 +134,6 @@ def conduct(grid: Grid, run: Mapping[str, Any]) -> Path:
         if roster is not None:
             write_atomically(folder / NODES, listed.encode())
     log.info("the run's folder is %s", folder.resolve())
-    prepare()  # nodes that share the files of this machine find the kernels compiled
     main, rounds = experiment.strategy.rounds_task, experiment.strategy.planned_rounds
 
     def step(row: dict[str, Any]) -> None:

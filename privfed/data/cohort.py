@@ -307,3 +307,18 @@ def _block_of_draws(seed: int, m: int, block: int, purpose: tuple[str | int, ...
 def is_class(y: Array, classes: int) -> NDArray[np.bool_]:
     """Return whether each target is one of the classes 0..classes-1."""
     return (y >= 0) & (y < classes) & (y == np.floor(y))
+
+
+def draw_orders(seed: int, round: int, ids: Ids, m: int) -> NDArray[np.intp]:
+    """Return a random order of m examples per user, however users are spread over nodes.
+
+    Args:
+        seed: seed of the run.
+        round: round that the order is drawn for.
+        ids: public numbers of the users (B,).
+        m: number of examples per user.
+
+    Returns:
+        Places of the examples, (B, m).
+    """
+    return np.argsort(draws(seed, ids, m, "batches", round), axis=1)

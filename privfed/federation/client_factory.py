@@ -20,8 +20,8 @@ from privfed.data.source import DataSource
 from privfed.federation.head_store import HeadStore
 from privfed.federation.user_state import Memory
 from privfed.federation.welcome import Welcome
+from privfed.foundation.compilation import Job, expect
 from privfed.foundation.linalg import Array
-from privfed.kernels.gradients import prepare
 
 
 class ServingClient(Protocol):
@@ -53,6 +53,8 @@ class ClientFactory:
         init: settings of the initialiser's client side, if there is one.
         data: settings of the data source, with its `_target_`.
         seed: seed of the run.
+        rounds: rounds of the run, which tell how much a node has to compute; 0 where not known.
+        candidates: candidates per round, where users score some.
         private: folder where nodes keep what their users remember from round to round; in memory
             only unless given.
         given_source: data source that was made before; made from the settings unless given. It
@@ -63,6 +65,8 @@ class ClientFactory:
     init: Settings | None
     data: Settings
     seed: int
+    rounds: int = 0
+    candidates: int = 0
     private: str | None = None
     given_source: DataSource | None = field(default=None, compare=False, repr=False)
 
@@ -77,23 +81,50 @@ class ClientFactory:
         client = filled(cfg.algo.client, algorithm_settings(cfg))
         init = filled(cfg.init.client, cfg.init) if cfg.init.client else None
         data = OmegaConf.to_container(cfg.data)
-        return cls(client, init, data, cfg.seed, given_source=source)  # type: ignore[arg-type]
+        counts = (cfg.rounds, cfg.algo.get("candidates"))
+        rounds, candidates = (count if isinstance(count, int) else 0 for count in counts)
+        return cls(
+            client,
+            init,
+            data,  # type: ignore[arg-type]
+            cfg.seed,
+            rounds,
+            candidates,
+            given_source=source,
+        )
 
     @classmethod
     def from_welcome(cls, welcome: Welcome) -> ClientFactory:
         """Take the settings that the server sent."""
-        return cls(welcome.client, welcome.init, welcome.data, welcome.seed)
+        return cls(
+            welcome.client,
+            welcome.init,
+            welcome.data,
+            welcome.seed,
+            welcome.rounds,
+            welcome.candidates,
+        )
 
     @cached_property
     def source(self) -> DataSource:
-        """The data source."""
-        if self.given_source is not None:
-            return self.given_source
-        made: DataSource = build(self.data, "data")(seed=self.seed)
-        return made
+        """The data source; once it is known, so is how much there is to compute."""
+        source: DataSource = self.given_source or build(self.data, "data")(seed=self.seed)
+        if self.rounds and isinstance(source.m, int):
+            k = self.data.get("k")
+            size = k if isinstance(k, int) else 1
+            expect(Job(source.n, source.m, source.d, size, self.rounds, self.candidates))
+        return source
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ClientFactory, (self.client, self.init, self.data, self.seed, self.private)
+        counts = (self.rounds, self.candidates)
+        return ClientFactory, (
+            self.client,
+            self.init,
+            self.data,
+            self.seed,
+            *counts,
+            self.private,
+        )
 
     def keeping(self, folder: Path) -> ClientFactory:
         """Return the same factory for nodes that keep what their users remember in a folder."""
@@ -105,7 +136,6 @@ class ClientFactory:
         Args:
             users: public numbers of the users behind the node.
         """
-        prepare()
         client = self.serving(self.source.cohort(users.start, users.stop))
         if self.private is not None and client.memory is not None:
             client.memory.keep_in(Path(self.private))
@@ -133,6 +163,8 @@ class ClientFactory:
             init=self.init,
             data=self.data,
             seed=self.seed,
+            rounds=self.rounds,
+            candidates=self.candidates,
             users=users,
             d=source.d,
             columns=None if columns is None else [str(name) for name in columns],

@@ -34,7 +34,6 @@ from privfed.federation.identity import Identity
 from privfed.federation.welcome import Welcome
 from privfed.foundation.errors import ConfigError, PrivfedError
 from privfed.foundation.linalg import Array
-from privfed.kernels.gradients import prepare
 
 
 @dataclass(frozen=True)
@@ -200,7 +199,6 @@ class Participant:
             registered = None if welcome.published else len(users)
             rows = self.rows.read(self.identity.name, registered, welcome)
             names = {users.start + i: name for i, name in enumerate(rows)}
-            prepare(np.float64)
             client = factory.serving(self._own_cohort(list(rows.values()), users.start))
             if not client.takes_rows:
                 raise ConfigError(

@@ -19,6 +19,8 @@ class Welcome:
         init: settings of the initialiser's client side, if there is one.
         data: settings of the data source, with its `_target_`.
         seed: seed of the run.
+        rounds: rounds of the run, which tell how much the node has to compute.
+        candidates: candidates per round, where users score some.
         users: public numbers of the users behind the node.
         d: number of features.
         columns: names of the features in order, if the server prescribes them.
@@ -32,6 +34,8 @@ class Welcome:
     init: Settings | None
     data: Settings
     seed: int
+    rounds: int
+    candidates: int
     users: range
     d: int
     columns: list[str] | None
@@ -78,6 +82,8 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     "init": (dict, type(None)),
     "data": dict,
     "seed": int,
+    "rounds": int,
+    "candidates": int,
     "users": list,
     "d": int,
     "columns": (list, type(None)),

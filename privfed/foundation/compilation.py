@@ -1,42 +1,217 @@
-"""Compiling loops over users: Numba, once on a machine."""
+"""Whether loops over users are compiled (Numba), decided in this one place.
+
+Every compiled loop is a drop-in for NumPy code that gives the same numbers. It is used where what
+it saves is more than what it costs: loading machine code that an earlier process left on this
+machine, or else compiling it. Whoever knows the job states it (`expect`). A decision holds for the
+whole process.
+
+The environment variable PRIVFED_COMPILE says `always` or `never` instead of `auto`, and
+NUMBA_DISABLE_JIT=1 means never.
+"""
 
 from __future__ import annotations
 
-import hashlib
-from functools import cache
+import importlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from numba import njit
+from privfed.foundation import machine_code
+from privfed.foundation.errors import ConfigError
 
-SHARED = (
-    "kernels/least_squares.py",
-    "kernels/simd.py",
-    "kernels/example_weights.py",
-    "privacy/clipping.py",
-)
-"""Where compiled code of other files has functions and constants from."""
-
-
-@cache
-def _sources() -> str:
-    """A digest of the shared files."""
-    here = Path(__file__).parent.parent
-    return hashlib.sha256(b"".join((here / name).read_bytes() for name in SHARED)).hexdigest()
+MODES = ("auto", "always", "never")
+LOADING = 0.6
+"""Seconds that importing Numba and loading machine code take."""
+MINOR = 0.2
+"""Fraction of its compiling time that a loop has to save where others are compiled anyway."""
 
 
-def compiled(function: Any) -> Any:
-    """Compile a function of numbers and arrays, once on a machine.
+@dataclass(frozen=True)
+class Job:
+    """How much a process has to compute: users with m examples of d features, k dimensions.
 
-    Sums may be reordered (vector units), but NaN, infinity and division by zero behave as IEEE says. Numba compiles again when
-    the function's own file has changed; here also when a shared file has, as its constants and functions are in the code.
+    candidates: how many embeddings are judged per round where an algorithm selects among some.
     """
-    made: Any = njit(
-        nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz"}
+
+    users: int
+    m: int
+    d: int
+    k: int
+    rounds: int
+    candidates: int = 0
+
+    @property
+    def work(self) -> int:
+        """Multiplications, about."""
+        return self.users * self.rounds * self.m * self.d * self.k * max(1, self.candidates)
+
+
+@dataclass(frozen=True, eq=False)
+class DropIn:
+    """A module of compiled loops that can replace NumPy code.
+
+    module: its dotted name. It has a function prepare(variant) that compiles what is used of it.
+    seconds: what that takes. saves: the seconds that the loops save in a job, compared with NumPy.
+    variant: which types of numbers; "" where there is no choice. on_demand: compile only when asked
+    for, not together with others.
+    """
+
+    module: str
+    seconds: float
+    saves: Callable[[Job], float]
+    variant: str = ""
+    on_demand: bool = False
+
+    def __post_init__(self) -> None:
+        _known.append(self)
+
+    def chosen(self, saved: float = 0.0) -> Any:
+        """Return the module of compiled loops, or None where NumPy is to be used.
+
+        Args:
+            saved: seconds that the loops save as far as the caller knows, where that is not said by
+            the
+                job. Only for loops that give exactly the same numbers, as it may reverse a
+                decision.
+        """
+        with _lock:
+            if self not in _chosen or (_chosen[self] is None and saved):
+                _chosen[self] = self._load() if self._pays(saved) else None
+            return _chosen[self]
+
+    @property
+    def source(self) -> Path:
+        """The file of the module."""
+        return machine_code.PACKAGE.parent / (self.module.replace(".", "/") + ".py")
+
+    def kept(self) -> bool:
+        """Return whether the machine code is on this machine."""
+        return machine_code.is_kept(machine_code.cache_folder(), self.source, self.variant)
+
+    def _pays(self, saved: float) -> bool:
+        if mode() != "auto":
+            return mode() == "always"
+        saved = max(saved, 0.0 if _job is None else self.saves(_job))
+        if any(_chosen.values()):  # Numba is loaded, and the job is a large one
+            return saved > 0 and (saved > self.seconds * MINOR or self.kept())
+        return saved > LOADING and (saved > self.seconds or self.kept())
+
+    def _load(self) -> ModuleType:
+        """Import the module; compile it and others that the job pays for, unless that is done."""
+        if self.kept():
+            return importlib.import_module(self.module)
+        folder = machine_code.cache_folder()
+        with machine_code.alone(folder):
+            needed = [each for each in _known if each is self or each._wanted()]
+            missing = [each for each in needed if not each.kept()]
+            if missing:
+                _announce(sum(each.seconds for each in missing))
+            for each in missing:
+                importlib.import_module(each.module).prepare(each.variant)
+                machine_code.keep(folder, each.source, each.variant)
+        return importlib.import_module(self.module)
+
+    def _wanted(self) -> bool:
+        """Return whether the stated job makes compiling pay, with others that it needs."""
+        if self.on_demand or _job is None or mode() != "auto":
+            return False
+        return self.saves(_job) > self.seconds
+
+
+_lock = threading.RLock()
+_known: list[DropIn] = []
+_chosen: dict[DropIn, ModuleType | None] = {}
+_job: Job | None = None
+_forced: str | None = None
+_announced = False
+
+
+def _announce(seconds: float) -> None:
+    """Say once per process why it takes longer to start."""
+    global _announced
+    if not _announced:
+        text = f"compiling the kernels for this machine, once: about {seconds:.0f} s"
+        print(f"privfed: {text}", file=sys.stderr, flush=True)
+    _announced = True
+
+
+def expect(job: Job) -> None:
+    """State what this process will compute; the largest job that was stated counts.
+
+    Args:
+        job: the whole of it, not one node's share, so that all nodes decide alike.
+    """
+    global _job
+    with _lock:
+        if _job is None or job.work > _job.work:
+            _job = job
+            for drop_in in [each for each, module in _chosen.items() if module is None]:
+                del _chosen[drop_in]
+
+
+def mode() -> str:
+    """Return auto, always or never.
+
+    Raises:
+        ConfigError: PRIVFED_COMPILE is something else.
+    """
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0") or not machine_code.can_compile():
+        return "never"
+    named = _forced or os.environ.get("PRIVFED_COMPILE") or "auto"
+    if named not in MODES:
+        raise ConfigError.of("PRIVFED_COMPILE", named, f"must be one of {', '.join(MODES)}")
+    return named
+
+
+@contextmanager
+def choosing(name: str) -> Iterator[None]:
+    """Decide all drop-ins anew by one of MODES until the block ends, for measurements."""
+    global _forced
+    with _lock:
+        before, kept = _forced, dict(_chosen)
+        _forced = name
+        _chosen.clear()
+    try:
+        yield
+    finally:
+        with _lock:
+            _forced = before
+            _chosen.clear()
+            _chosen.update(kept)
+
+
+def compiled(function: Any = None, *, reorder: bool = True) -> Any:
+    """Compile a function of numbers and arrays when it is first called, once per machine.
+
+    NaN, infinity and division by zero behave as IEEE says. Numba compiles again when the function's
+    own file has changed. Here it also does when a shared file has, as the machine code has its
+    constants and functions inside.
+
+    Args:
+        function: what to compile; only in modules that are imported once compiled code was chosen.
+        reorder: whether sums may be reordered and contracted, for the processor's vector units.
+    """
+    if function is None:
+        return lambda given: compiled(given, reorder=reorder)
+    import numba
+
+    folder = machine_code.cache_folder()
+    if folder is not None:
+        numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
+    made: Any = numba.njit(
+        nogil=True,
+        cache=folder is not None,
+        error_model="numpy",
+        fastmath={"reassoc", "contract", "nsz"} if reorder else False,
     )(function)
-    index = getattr(
-        getattr(made, "_cache", None), "_cache_file", None
-    )  # neither is there with Numba's cache or compiler off
+    # There is no index where Numba's cache or its compiler is off.
+    index = getattr(getattr(made, "_cache", None), "_cache_file", None)
     if index is not None:
-        index._source_stamp = (index._source_stamp, _sources())
+        index._source_stamp = (index._source_stamp, machine_code.shared_sources())
     return made

@@ -1,1 +1,1 @@
-"""Compiled loops over users, each with a NumPy twin."""
+"""Loops over users: NumPy over whole cohorts here, the same loops for a compiler in `compiled/`."""

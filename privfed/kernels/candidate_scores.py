@@ -1,36 +1,42 @@
-"""How good candidate representations are for each user: compiled loops over users x candidates, one user at a time in cache.
+"""How good candidate representations are for each user.
 
-Work is cut into tiles of some users and some candidates whose projections stay in a processor's cache.
+Work is cut into tiles of some users and some candidates, whose projections stay in a processor's
+cache.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 
-from privfed.foundation.compilation import compiled
+from privfed.foundation.compilation import DropIn
 from privfed.foundation.linalg import Array
-from privfed.kernels.least_squares import TINY, solve_all
+from privfed.kernels.least_squares import backward, factor, forward
+from privfed.kernels.tolerances import RIDGE, TINY
 from privfed.privacy.clipping import Scores
 
-RIDGE = 1e-9
-"""Of the features' mean square, on the diagonal of a Gram matrix: a head exists even where features are dependent."""
 WIDTH = 128
 """Candidates that are scored side by side, on the processor's vector units."""
-TILE = 1 << 22
-"""Bytes of some users' examples projected on so many candidates."""
+TILE = 1 << 18
+"""Bytes of users' examples, projected on WIDTH candidates."""
+
+LOOPS = DropIn(
+    "privfed.kernels.compiled.candidate_scores",
+    seconds=4.0,
+    saves=lambda job: 6e-9 * job.users * job.rounds * job.candidates * job.m * job.k,
+)
 
 
 @dataclass(frozen=True)
 class CandidateScores:
-    """The users' scores of many candidates, never all of them in memory. X: (B, m, d), candidates: (C, d, k).
+    """The users' scores of many candidates, never all of them in memory.
 
-    score: projections P (b, m, k, c) of some users' examples on c of the candidates, and which users -> scores (b, c), of
-    which 0 is the worst and 1 the best.
+    Attributes:
+        X: (B, m, d) examples. candidates: (C, d, k). score: takes projections P (b, m, k, c) of
+        some users' examples on c of the candidates, and which
+            users these are; returns scores (b, c), of which 0 is the worst and 1 the best.
     """
 
     X: Array
@@ -38,7 +44,11 @@ class CandidateScores:
     score: Callable[[Array, slice], Array]
 
     def clipped(self, clip: float) -> tuple[Array, Array]:
-        """Sums over users (C,) of the scores in units of 1/clip, whole numbers between 0 and clip a user."""
+        """Return sums over users (C,) of scores in units of 1/clip: whole numbers from 0 to clip
+        per user.
+
+        Also return the best score (B,) of each user, in the same units.
+        """
         B, m, d = self.X.shape
         C, _, k = self.candidates.shape
         totals, best = np.zeros(C), np.zeros(B)
@@ -57,127 +67,65 @@ class CandidateScores:
         return totals, best
 
 
-@compiled
-def _heads(Q, y, C, G, v):  # type: ignore[no-untyped-def]
-    """Least-squares heads v (k, c) of one user for c candidates, cut to length C. Q: (m, k, c), G: (k, k, c) for work."""
-    m, k, count = Q.shape
-    for a in range(k):
-        for b in range(a + 1):
-            G[a, b] = 0.0
-        v[a] = 0.0
-    for j in range(m):
-        for a in range(k):
-            for b in range(a + 1):
-                for c in range(count):
-                    G[a, b, c] += Q[j, a, c] * Q[j, b, c]
-            for c in range(count):
-                v[a, c] += Q[j, a, c] * y[j]
-    for a in range(k):
-        for c in range(count):
-            G[a, a, c] = G[a, a, c] * (1.0 + RIDGE) + TINY
-    # Cholesky with reciprocals on the diagonal, then both triangular solves, side by side for all candidates.
-    for a in range(k):
-        for b in range(a + 1):
-            for e in range(b):
-                for c in range(count):
-                    G[a, b, c] -= G[a, e, c] * G[b, e, c]
-            for c in range(count):
-                G[a, b, c] = (
-                    G[a, b, c] * G[b, b, c] if a > b else 1.0 / math.sqrt(max(G[a, a, c], TINY))
-                )
-    solve_all(G, v)
-    for c in range(count):
-        size = 0.0
-        for a in range(k):
-            size += v[a, c] * v[a, c]
-        factor = min(1.0, C / math.sqrt(max(size, TINY)))
-        for a in range(k):
-            v[a, c] *= factor
-
-
-@compiled
-def _absolute(P, y, longest, C, out):  # type: ignore[no-untyped-def]
-    users, m, k, count = P.shape
-    Q, G, v, e = (
-        np.empty((m, k, count)),
-        np.empty((k, k, count)),
-        np.empty((k, count)),
-        np.empty(count),
-    )
-    for i in range(users):
-        for j in range(m):
-            e[:] = 0.0
-            for a in range(k):
-                for c in range(count):
-                    e[c] += P[i, j, a, c] * P[i, j, a, c]
-            for c in range(count):
-                e[c] = min(1.0, longest / math.sqrt(max(e[c], TINY)))
-            for a in range(k):
-                for c in range(count):
-                    Q[j, a, c] = e[c] * P[i, j, a, c]
-        _heads(Q, y[i], C, G, v)
-        out[i] = 0.0
-        for j in range(m):
-            e[:] = y[i, j]
-            for a in range(k):
-                for c in range(count):
-                    e[c] -= v[a, c] * Q[j, a, c]
-            for c in range(count):
-                out[i, c] += (abs(y[i, j]) - abs(e[c])) / m
-
-
-@compiled
-def _margin(P, y, V, rho, out):  # type: ignore[no-untyped-def]
-    users, m, k, count = P.shape
-    plus, minus = np.empty(count, dtype=np.float32), np.empty(count, dtype=np.float32)
-    Q, s = np.empty((m, k, count), dtype=np.float32), np.empty(count, dtype=np.float32)
-    one, zero = np.float32(1.0), np.float32(0.0)
-    for i in range(users):
-        for j in range(m):
-            for a in range(k):
-                for c in range(count):
-                    Q[j, a, c] = y[i, j] * P[i, j, a, c]
-        out[i] = 0.0
-        for h in range(len(V)):
-            plus[:] = zero
-            minus[:] = zero
-            for j in range(m):
-                for c in range(count):
-                    s[c] = V[h, 0] * Q[j, 0, c]
-                for a in range(1, k):
-                    for c in range(count):
-                        s[c] += V[h, a] * Q[j, a, c]
-                for c in range(count):
-                    plus[c] += one if s[c] > rho else zero
-                    minus[c] += one if s[c] < -rho else zero
-            for c in range(count):
-                out[i, c] = max(out[i, c], plus[c], minus[c])
-        for c in range(count):
-            out[i, c] /= m
+def prepare() -> None:
+    """Decide how scores are computed, so that no round waits for it."""
+    LOOPS.chosen()
 
 
 def absolute_scores(P: Array, y: Array, longest: float, C: float) -> Array:
-    """mean_j |y_j| - mean_j |y_j - <p_j, v>| with p_j clipped to norm `longest` and |v| <= C, v by least squares.
+    """Score by absolute errors: mean_j |y_j| - mean_j |y_j - <p_j, v>|, with v by least squares.
 
-    P: (B, m, k, c) projections on c candidates, y: (B, m) -> (B, c).
+    Args:
+        P: (B, m, k, c) projections on c candidates.
+        y: (B, m) targets.
+        longest: p_j is clipped to this norm.
+        C: v is clipped to this norm.
+
+    Returns:
+        (B, c).
     """
-    out = np.empty((P.shape[0], P.shape[3]))
-    _absolute(np.ascontiguousarray(P), np.ascontiguousarray(y), float(longest), float(C), out)
-    return out
+    y = np.ascontiguousarray(y)
+    if loops := LOOPS.chosen():
+        out = np.empty((P.shape[0], P.shape[3]))
+        loops.absolute_scores(np.ascontiguousarray(P), y, float(longest), float(C), out)
+        return out
+    with np.errstate(all="ignore"):
+        Q = np.moveaxis(P, 2, 0)  # (k, B, m, c)
+        Q = Q * np.minimum(1.0, longest / np.sqrt(np.maximum(np.sum(Q * Q, axis=0), TINY)))
+        G = np.stack([[np.einsum("njc,njc->nc", p, q) for q in Q] for p in Q])  # (k, k, B, c)
+        for a in range(len(G)):
+            G[a, a] = G[a, a] * (1.0 + RIDGE) + TINY
+        right = np.einsum("anjc,nj->anc", Q, y)
+        L, _ = factor(G.reshape(*G.shape[:2], -1), 0.0)
+        v = backward(L, forward(L, right.reshape(len(G), -1))).reshape(right.shape)
+        v *= np.minimum(1.0, C / np.sqrt(np.maximum(np.sum(v * v, axis=0), TINY)))
+        errors = np.abs(y[..., None] - np.einsum("anjc,anc->njc", Q, v))
+        return np.mean(np.abs(y), axis=1)[:, None] - np.mean(errors, axis=1)
 
 
 def margin_scores(P: Array, y: Array, V: Array, rho: float) -> Array:
-    """Largest fraction of examples with y_j <p_j, v> > rho, over the heads +-V (H, k). P: (B, m, k, c), y: (B, m) -> (B, c)."""
-    out = np.empty((P.shape[0], P.shape[3]))
-    _margin(
-        np.ascontiguousarray(P), np.ascontiguousarray(y), V.astype(np.float32), np.float32(rho), out
-    )
-    return out
+    """Score by the largest fraction of examples with y_j <p_j, v> > rho, over the heads v in +-V.
 
+    Args:
+        P: (B, m, k, c) projections on c candidates.
+        y: (B, m) labels, -1 or 1.
+        V: (H, k) heads.
+        rho: margin.
 
-@cache
-def prepare() -> None:
-    """Load the compiled kernels, compiling them on a machine's first use, so that no round waits for it."""
-    P, y = np.ones((1, 2, 1, 1)), np.ones((1, 2))
-    absolute_scores(P, y, 1.0, 1.0)
-    margin_scores(P, y, np.ones((1, 1)), 0.0)
+    Returns:
+        (B, c).
+    """
+    V, least = V.astype(np.float32), np.float32(rho)
+    best = np.zeros((P.shape[0], P.shape[3]))
+    if loops := LOOPS.chosen():
+        y = np.ascontiguousarray(y)
+        loops.margin_scores(np.ascontiguousarray(P), y, V, least, best)
+        return best
+    Q = np.moveaxis((y[:, :, None, None] * P).astype(np.float32), 2, 0)  # (k, B, m, c)
+    for v in V:
+        margins = v[0] * Q[0]
+        for a in range(1, len(v)):
+            margins += v[a] * Q[a]
+        for right in (margins > least, margins < -least):
+            np.maximum(best, np.count_nonzero(right, axis=1), out=best)
+    return best / P.shape[1]

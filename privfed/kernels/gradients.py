@@ -1,147 +1,123 @@
-"""Gradients of all users, clipped: the shared embedding's, at every user's own head.
+"""Gradients of the shared embedding at every user's own head, clipped and added up.
 
-One compiled pass adds them up (`privfed.kernels.gradient_sums`). Users without a unique head are flagged there and done again here with heads
-of minimum norm: rare, slow, exact.
+What is computed is said by the NumPy lines of an algorithm. The compiled `gradient_sums` is a
+drop-in for these lines and the clip, with one pass over the data instead of several.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privfed.foundation.compilation import compiled
+from privfed.foundation.compilation import DropIn, Job
 from privfed.foundation.linalg import Array
-from privfed.kernels.gradient_sums import sum_clipped
-from privfed.kernels.least_squares import contiguous, leave_one_out_heads, lstsq
+from privfed.kernels.least_squares import contiguous
 from privfed.privacy.clipping import Dense
 
+FITS, JUDGES = 1, 2
+"""An example is in B and fits the head, or is in B' and judges it."""
 
-@compiled
-def _ranks(draws, ranks):  # type: ignore[no-untyped-def]
-    """The place 0..m-1 of each number among the user's own, ties by position: draws (users, m) -> ranks (users, m)."""
-    users, m = draws.shape
-    for i in range(users):
-        for j in range(m):
-            place = 0
-            for c in range(m):
-                place += draws[i, c] < draws[i, j] or (draws[i, c] == draws[i, j] and c < j)
-            ranks[i, j] = place
+BLOCK = 1 << 19
+"""Numbers of X that NumPy works on at a time, in double precision: they stay in cache."""
+
+Marks = NDArray[np.uint8]
+
+
+def _saves(job: Job) -> float:
+    return 3.5e-10 * job.users * job.rounds * job.m * job.d * job.k
+
+
+_SUMS = "privfed.kernels.compiled.gradient_sums"
+LOOPS = {
+    np.dtype(np.float32): DropIn(_SUMS, 9.0, _saves, "float32"),
+    np.dtype(np.float64): DropIn(_SUMS, 9.0, _saves, "float64", on_demand=True),
+}
+"""By how examples are stored: simulated ones in single precision."""
+
+SPLIT = DropIn(
+    "privfed.kernels.compiled.batches",
+    0.5,
+    lambda job: 2e-8 * job.users * job.rounds * job.m,
+    on_demand=True,
+)
 
 
 @dataclass(frozen=True)
-class Gradients(ABC):
-    """Contributions G_i^T = sum_j w_ij x_j^T, (k, d) each: gradients in U of users' losses at their own heads.
+class Gradients:
+    """Contributions G_i^T (k, d) of a block of users; see `privfed.privacy.clipping.Contributions`.
 
-    X: (B, m, d), y: (B, m), as they are stored, in single or double precision; U: (d, k). Everything is computed in double
-    precision, and clipping happens in the loop over users.
+    Attributes:
+        lines: NumPy lines (X, y, U, **options) -> G^T (B, k, d), in double precision. With batches
+        they
+            also take `batches`.
+        X: (B, m, d) examples, in the precision they are stored in. y: (B, m) targets. U: (d, k)
+        shared embedding. weight: G^T = weight sum_j r_j v x_j^T. Both `lines` and the compiled
+        loops multiply by it. batches: (B, m) by `split_batches`; None: each example is judged by
+        the head fitted without it.
     """
 
-    X: Array
-    y: Array
+    lines: Callable[..., Array]
+    X: NDArray[Any]
+    y: NDArray[Any]
     U: Array
+    weight: float
+    batches: Marks | None = None
 
-    def _clipped(
-        self, clip: float, ranks: NDArray[np.int32], batches: tuple[int, int], scale: float
-    ) -> tuple[Array, Array]:
+    def clipped(self, clip: float) -> tuple[Array, Array]:
+        """Return the sum (k, d) of gradients clipped to norm clip, and the norms (B,) before.
+
+        A user whose numbers are not finite contributes nothing and counts as norm 0.
+        """
         X, y = contiguous(self.X), contiguous(self.y)
-        total, norms, ok = (
-            np.zeros(self.U.T.shape),
-            np.empty(len(X)),
-            np.empty(len(X), dtype=np.bool_),
-        )
-        sum_clipped(
-            X,
-            y,
-            np.ascontiguousarray(self.U),
-            ranks,
-            batches,
-            float(scale),
-            float(clip),
-            total,
-            norms,
-            ok,
-        )
-        if not ok.all():
-            bad = np.flatnonzero(~ok)
-            rest, norms[bad] = Dense(self._min_norm(bad)).clipped(clip)
-            total += rest
+        total, norms = np.zeros(self.U.T.shape), np.empty(len(X))
+        with np.errstate(all="ignore"):
+            if loops := LOOPS[X.dtype].chosen():
+                ok = np.empty(len(X), dtype=np.bool_)
+                U = np.ascontiguousarray(self.U)
+                batches = np.empty((0, 0), np.uint8) if self.batches is None else self.batches
+                weight, clip = float(self.weight), float(clip)
+                loops.sum_clipped(X, y, U, batches, weight, clip, total, norms, ok)
+                todo: list[Any] = [] if ok.all() else [np.flatnonzero(~ok)]  # no unique head: rare
+            else:
+                size = max(1, BLOCK // max(1, X[:1].size))
+                todo = [slice(start, start + size) for start in range(0, len(X), size)]
+            for users in todo:
+                part, norms[users] = Dense(self.some(users)).clipped(clip)
+                total += part
         return total, norms
 
-    def _some(self, users: NDArray[np.intp]) -> tuple[Array, Array, Array]:
-        """X, y and P = X U of some users in double precision."""
-        X, y = (array[users].astype(np.float64) for array in (self.X, self.y))
-        return X, y, X @ self.U
-
-    @abstractmethod
-    def clipped(self, clip: float) -> tuple[Array, Array]:
-        """Sum (k, d) of the gradients scaled to norm at most clip, and their norms (B,)."""
-
-    @abstractmethod
-    def _min_norm(self, users: NDArray[np.intp]) -> Array:
-        """G_i^T (B', k, d) of users without a unique head, by heads of minimum norm: exact and slow."""
+    def some(self, users: Any) -> Array:
+        """Return G_i^T (B', k, d) of some of the users, by the NumPy lines."""
+        X, y = (array[users].astype(np.float64, copy=False) for array in (self.X, self.y))
+        more = {} if self.batches is None else {"batches": self.batches[users]}
+        return self.lines(X, y, self.U, weight=self.weight, **more)
 
 
-@dataclass(frozen=True)
-class LeaveOneOut(Gradients):
-    """G_i^T = (2/m) sum_j r_j v_(-j) x_j^T: each example judged by the head fitted without it.
+def prepare(stored: Any = np.float32) -> None:
+    """Decide how gradients of such examples are computed, so that no round waits for it."""
+    LOOPS[np.dtype(np.float32 if stored == np.float32 else np.float64)].chosen()
 
-    All m heads of a user come from one factorisation P^T P = L L^T of P = X U: with w_j = L^-1 p_j, z = sum_j w_j y_j and
-    e_j = (y_j - w_j^T z) / (1 - |w_j|^2), the residual is r_j = p_j^T v_(-j) - y_j = -e_j and the head
-    v_(-j) = L^-T (z - w_j e_j).
+
+def split_batches(draws: Array, head: int, batch: int) -> Marks:
+    """Split every user's examples into two disjoint batches, by the order of random numbers.
+
+    Args:
+        draws: (B, m); ties count by position.
+        head: size of B: the examples with the smallest numbers.
+        batch: size of B': those with the next ones.
+
+    Returns:
+        (B, m): FITS for examples in B, JUDGES for those in B', otherwise 0.
     """
-
-    def clipped(self, clip: float) -> tuple[Array, Array]:
-        """Sum (k, d) of the gradients scaled to norm at most clip, and their norms (B,)."""
-        return self._clipped(clip, np.empty((0, 0), np.int32), (0, 0), 2.0 / self.y.shape[1])
-
-    def _min_norm(self, users: NDArray[np.intp]) -> Array:
-        X, y, P = self._some(users)
-        V = leave_one_out_heads(P, y)
-        r = np.vecdot(P, V) - y
-        return (2.0 / y.shape[1]) * np.matmul((V * r[..., None]).transpose(0, 2, 1), X)
-
-
-@dataclass(frozen=True)
-class TwoBatches(Gradients):
-    """G_i^T = loss (2/b) sum_{j in B'} r_j v x_j^T, with the head v fitted on another, disjoint batch B.
-
-    draws: (B, m) numbers whose order says which examples are in which batch: the smallest `head` fit, the next `batch` judge.
-    """
-
-    draws: Array
-    head: int
-    batch: int
-    loss: float = 1.0
-
-    def clipped(self, clip: float) -> tuple[Array, Array]:
-        """Sum (k, d) of the gradients scaled to norm at most clip, and their norms (B,)."""
-        ranks = np.empty(self.draws.shape, np.int32)
-        _ranks(self.draws, ranks)
-        return self._clipped(clip, ranks, (self.head, self.batch), 2.0 * self.loss / self.batch)
-
-    def _min_norm(self, users: NDArray[np.intp]) -> Array:
-        X, y, P = self._some(users)
-        order = np.argsort(self.draws[users], axis=1, kind="stable")
-        head, other = order[:, : self.head], order[:, self.head : self.head + self.batch]
-        v = lstsq(np.take_along_axis(P, head[..., None], 1), np.take_along_axis(y, head, 1))
-        r = np.vecdot(
-            np.take_along_axis(P, other[..., None], 1), v[:, None, :]
-        ) - np.take_along_axis(y, other, 1)
-        weights = np.zeros(y.shape)
-        np.put_along_axis(weights, other, (2.0 * self.loss / self.batch) * r, 1)
-        return v[:, :, None] * np.matmul(weights[:, None, :], X)
-
-
-@cache
-def prepare(stored: type = np.float32) -> None:
-    """Load the compiled kernels, compiling them on a machine's first use, so that no round waits for it.
-
-    stored: how examples are stored; simulated ones in single precision, a user's own rows in double.
-    """
-    X, y = np.ones((1, 3, 1)), np.ones((1, 3))
-    LeaveOneOut(X.astype(stored), y.astype(stored), X[0, :1]).clipped(1.0)
-    lstsq(X, y)
+    batches = np.zeros(draws.shape, np.uint8)
+    if loops := SPLIT.chosen():
+        loops.split(draws, head, batch, batches)
+        return batches
+    order = np.argsort(draws, axis=1, kind="stable")
+    np.put_along_axis(batches, order[:, :head], np.uint8(FITS), 1)
+    np.put_along_axis(batches, order[:, head : head + batch], np.uint8(JUDGES), 1)
+    return batches

@@ -1,8 +1,7 @@
-"""Compiled loops over users: least squares, one user at a time in cache, with no temporary arrays.
+"""Least squares for whole cohorts: the leading axis is the user.
 
-Each kernel reads like the algorithm for a single user. Numba compiles it once (the machine code is kept beside this file) and
-runs it without the interpreter's lock, so cohorts in threads really run side by side. Users whose Gram matrix is numerically
-singular are flagged and done again by an exact pseudo-inverse in NumPy: rare, slow, of minimum norm.
+Users whose Gram matrix is numerically singular have no unique solution. They are done again by
+singular values, which gives the solution of minimum norm: rare and slow.
 """
 
 from __future__ import annotations
@@ -13,165 +12,167 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privfed.foundation.compilation import compiled
+from privfed.foundation.compilation import DropIn
 from privfed.foundation.linalg import Array
+from privfed.kernels.tolerances import LEVERAGE_TOLERANCE, RANK_TOLERANCE
 
-RANK_TOLERANCE = 1e-10
-"""A Gram pivot below this fraction of the largest diagonal entry counts as zero."""
+Flags = NDArray[np.bool_]
 
-TINY = float(np.finfo(np.float64).tiny)
-
-
-@compiled
-def dot(x, u):  # type: ignore[no-untyped-def]
-    """<x, u> of vectors, for compiled code."""
-    s = 0.0
-    for c in range(len(x)):
-        s += x[c] * u[c]
-    return s
-
-
-@compiled
-def _factor(G, L, tolerance):  # type: ignore[no-untyped-def]
-    """Cholesky of the lower triangle of G (k, k) into L, with *reciprocals* on L's diagonal; whether G has full rank."""
-    k = len(G)
-    largest = 0.0
-    for a in range(k):
-        largest = max(largest, G[a, a])
-    for a in range(k):
-        for b in range(a + 1):
-            s = G[a, b]
-            for c in range(b):
-                s -= L[a, c] * L[b, c]
-            if a > b:
-                L[a, b] = s * L[b, b]
-            elif s > tolerance * largest:
-                L[a, a] = 1.0 / math.sqrt(s)
-            else:
-                return False
-    return True
-
-
-@compiled
-def _solve(L, x):  # type: ignore[no-untyped-def]
-    """Replace x (k,) by the solution of L L^T x' = x."""
-    k = len(x)
-    for a in range(k):
-        for c in range(a):
-            x[a] -= L[a, c] * x[c]
-        x[a] *= L[a, a]
-    for a in range(k - 1, -1, -1):
-        for c in range(a + 1, k):
-            x[a] -= L[c, a] * x[c]
-        x[a] *= L[a, a]
-
-
-@compiled
-def solve_all(L, v):  # type: ignore[no-untyped-def]
-    """Replace every v[:, i] by the solution of L_i L_i^T x = v_i, side by side: L (k, k, n) as of `_factor`, v (k, n)."""
-    k, n = v.shape
-    for a in range(k):
-        for c in range(a):
-            for i in range(n):
-                v[a, i] -= L[a, c, i] * v[c, i]
-        for i in range(n):
-            v[a, i] *= L[a, a, i]
-    for a in range(k - 1, -1, -1):
-        for c in range(a + 1, k):
-            for i in range(n):
-                v[a, i] -= L[c, a, i] * v[c, i]
-        for i in range(n):
-            v[a, i] *= L[a, a, i]
-
-
-@compiled
-def _gram(A, G):  # type: ignore[no-untyped-def]
-    """Lower triangle of A A^T for A (rows, n) into G (rows, rows)."""
-    for a in range(len(A)):
-        for b in range(a + 1):
-            G[a, b] = dot(A[a], A[b])
-
-
-@compiled
-def _lstsq(A, y, ridge, v, ok):  # type: ignore[no-untyped-def]
-    users, m, k = A.shape
-    primal = k <= m
-    size = min(m, k)
-    G, L, T, x = np.empty((size, size)), np.empty((size, size)), np.empty((k, m)), np.empty(size)
-    for i in range(users):
-        if primal:
-            for j in range(m):
-                for a in range(k):
-                    T[a, j] = A[i, j, a]
-            _gram(T, G)
-            for a in range(k):
-                s = 0.0
-                for j in range(m):
-                    s += T[a, j] * y[i, j]
-                x[a] = s
-        else:
-            _gram(A[i], G)
-            for j in range(m):
-                x[j] = y[i, j]
-        for a in range(size):
-            G[a, a] += ridge
-        ok[i] = _factor(G, L, RANK_TOLERANCE)
-        if not ok[i]:
-            continue
-        _solve(L, x)
-        if primal:
-            for a in range(k):
-                v[i, a] = x[a]
-        else:
-            for a in range(k):
-                v[i, a] = 0.0
-            for j in range(m):
-                for a in range(k):
-                    v[i, a] += x[j] * A[i, j, a]
-
-
-@compiled
-def _predictions(X, W, out):  # type: ignore[no-untyped-def]
-    users, m, _ = X.shape
-    for i in range(users):
-        for j in range(m):
-            out[i, j] = dot(X[i, j], W[i])
+LOOPS = DropIn(
+    "privfed.kernels.compiled.least_squares",
+    seconds=3.0,
+    saves=lambda job: 5e-10 * job.users * job.m * (job.d + job.m * job.m),
+)
+BLOCK = 1 << 18
+"""Numbers of A that are worked on at a time, so that what is computed from them stays in cache."""
 
 
 def contiguous(array: NDArray[Any]) -> NDArray[Any]:
-    """The same numbers one after the other, as compiled loops take them: single precision stays, all else becomes double."""
+    """Return a contiguous array; single precision stays, all else becomes double."""
     return np.ascontiguousarray(array, None if array.dtype == np.float32 else np.float64)
 
 
 def predictions(X: NDArray[Any], W: Array) -> Array:
-    """<x_j, w_i> for every user and example: X (B, m, d), W (B, d) -> (B, m), in double precision."""
-    out = np.empty(X.shape[:2])
-    _predictions(X, W, out)
-    return out
+    """Predict every example by its user's own weights, in double precision.
+
+    Args:
+        X: (B, m, d) examples.
+        W: (B, d) weights.
+
+    Returns:
+        (B, m): <x_j, w_i>.
+    """
+    if loops := LOOPS.chosen():
+        out = np.empty(X.shape[:2])
+        loops.predictions(X, W, out)
+        return out
+    return np.matmul(X.astype(np.float64, copy=False), W[..., None])[..., 0]
 
 
 def lstsq(A: Array, y: Array, ridge: float = 0.0) -> Array:
-    """Least-squares solution for every user, of minimum norm where it is not unique.
+    """Solve least squares for every user, with minimum norm where the solution is not unique.
 
-    A: (B, m, k), y: (B, m) -> (B, k), argmin |A_i v - y_i|^2 + ridge |v|^2, by one factorisation of size min(m, k) a user.
+    Args:
+        A: (B, m, k).
+        y: (B, m).
+        ridge: weight of |v|^2.
+
+    Returns:
+        (B, k): argmin |A_i v - y_i|^2 + ridge |v|^2, by one factorisation of size min(m, k) per
+        user.
     """
+    A, y = np.ascontiguousarray(A), np.ascontiguousarray(y)
     v, ok = np.empty((len(A), A.shape[2])), np.empty(len(A), dtype=np.bool_)
-    _lstsq(np.ascontiguousarray(A), np.ascontiguousarray(y), float(ridge), v, ok)
-    if not ok.all():
-        bad = ~ok
-        v[bad] = np.matmul(_pinv(A[bad], ridge), y[bad][..., None])[..., 0]
+    with np.errstate(all="ignore"):
+        if loops := LOOPS.chosen():
+            loops.lstsq(A, y, float(ridge), v, ok)
+        else:
+            size = max(1, BLOCK // max(1, A.shape[1] * A.shape[2]))
+            for start in range(0, len(A), size):
+                users = slice(start, start + size)
+                v[users], ok[users] = _unique_solutions(A[users], y[users], ridge)
+        if not ok.all():
+            bad = ~ok
+            v[bad] = np.matmul(_pinv(A[bad], ridge), y[bad][..., None])[..., 0]
     return v
 
 
+def _unique_solutions(A: Array, y: Array, ridge: float) -> tuple[Array, Flags]:
+    """Solutions (B, k) by the smaller Gram matrix, and whether it has full rank (B,)."""
+    m, k = A.shape[1:]
+    AT = A.transpose(0, 2, 1)
+    primal = k <= m
+    G = np.matmul(AT, A) if primal else np.matmul(A, AT)
+    G = G.transpose(1, 2, 0) + ridge * np.eye(len(G[0]))[..., None]
+    right = np.matmul(AT, y[..., None])[..., 0] if primal else y
+    L, margin = factor(G, RANK_TOLERANCE)
+    x = backward(L, forward(L, right.T)).T
+    return (x if primal else np.matmul(AT, x[..., None])[..., 0]), margin > 0
+
+
 def leave_one_out_heads(P: Array, y: Array) -> Array:
-    """Heads v_(-j) fitted without example j, one plain fit each: P (B, m, k), y (B, m) -> (B, m, k)."""
+    """Fit every user's heads v_(-j) without example j, with minimum norm where not unique.
+
+    All m heads of a user come from one factorisation P^T P = L L^T. With w_j = L^-1 p_j, z = sum_j
+    w_j y_j and e_j = (y_j - w_j^T z) / (1 - |w_j|^2), where |w_j|^2 is the leverage of example j,
+    the head is v_(-j) = L^-T (z - w_j e_j).
+
+    Args:
+        P: (B, m, k) projected examples.
+        y: (B, m) targets.
+
+    Returns:
+        (B, m, k).
+    """
+    with np.errstate(all="ignore"):
+        if P.shape[1] <= P.shape[2]:
+            return _refitted(P, y)
+        columns, targets = np.ascontiguousarray(P.transpose(2, 1, 0)), y.T  # (k, m, B), (m, B)
+        G = np.stack([[np.sum(p * q, axis=0) for q in columns] for p in columns])
+        L, margin = factor(G, LEVERAGE_TOLERANCE)
+        w = forward(L, columns)
+        z = np.sum(w * targets, axis=1)
+        slack = 1.0 - np.sum(w * w, axis=0)
+        e = (targets - np.sum(w * z[:, None], axis=0)) / slack
+        V = np.ascontiguousarray(backward(L, z[:, None] - w * e).transpose(2, 1, 0))
+        bad = ~((margin > 0) & (np.min(slack, axis=0) > LEVERAGE_TOLERANCE))
+        if bad.any():
+            V[bad] = _refitted(P[bad], y[bad])
+    return V
+
+
+def _refitted(P: Array, y: Array) -> Array:
+    """Heads v_(-j) (B, m, k) by one plain fit for each j."""
     m = y.shape[1]
     kept = [np.arange(m) != j for j in range(m)]
     return np.stack([lstsq(P[:, others], y[:, others]) for others in kept], axis=1)
 
 
+def factor(G: Array, tolerance: float) -> tuple[Array, Array]:
+    """Factorise the users' Gram matrices G = L L^T, side by side.
+
+    Args:
+        G: (k, k, B), the user last.
+        tolerance: the fraction of the largest diagonal entry that every pivot has to exceed.
+
+    Returns:
+        L (k, k, B), with *reciprocals* on the diagonal, and by how much the smallest pivot exceeds
+        its limit (B,). It is not above 0 where G is not of full rank, or not finite.
+    """
+    k = len(G)
+    L = np.zeros(G.shape)
+    limit = tolerance * np.max(np.diagonal(G), axis=1)  # of each user's largest diagonal entry
+    margin = np.full(G.shape[2], np.inf)
+    for a in range(k):
+        column = G[a:, a]
+        if a:
+            column = column - np.einsum("bcn,cn->bn", L[a:, :a], L[a, :a])
+        margin = np.minimum(margin, column[0] - limit)
+        L[a, a] = 1.0 / np.sqrt(column[0])
+        L[a + 1 :, a] = column[1:] * L[a, a]
+    return L, margin
+
+
+def forward(L: Array, b: Array) -> Array:
+    """Solve L x = b for every user: L (k, k, B) by `factor`, b (k, ..., B) -> (k, ..., B)."""
+    x = np.empty(b.shape)
+    for a in range(len(b)):
+        rest = b[a] - np.einsum("cn,c...n->...n", L[a, :a], x[:a]) if a else b[a]
+        x[a] = rest * L[a, a]
+    return x
+
+
+def backward(L: Array, b: Array) -> Array:
+    """Solve L^T x = b for every user: L (k, k, B) by `factor`, b (k, ..., B) -> (k, ..., B)."""
+    x = np.empty(b.shape)
+    x[-1] = b[-1] * L[-1, -1]
+    for a in range(len(b) - 2, -1, -1):
+        x[a] = (b[a] - np.einsum("cn,c...n->...n", L[a + 1 :, a], x[a + 1 :])) * L[a, a]
+    return x
+
+
 def _pinv(A: Array, ridge: float) -> Array:
-    """(A^T A + ridge I)^+ A^T for B matrices of m x k, by singular values; zero where A has overflowed."""
+    """(A^T A + ridge I)^+ A^T of users' A, by singular values; zero where A has overflowed."""
     A = np.where(np.isfinite(A).all(axis=(1, 2), keepdims=True), A, 0.0)
     P, s, Qt = np.linalg.svd(A, full_matrices=False)
     tiny = s <= math.sqrt(RANK_TOLERANCE) * s[:, :1]

@@ -1,4 +1,8 @@
-"""Uniform deviates of any length, and draws from them: what `privfed/privacy/exact_sampling.py` falls back on once in 2^39 draws."""
+"""Uniform deviates of any length, and draws from them, in plain Python.
+
+`privfed.privacy.exact_sampling` uses them where few draws are needed. Compiled draws
+(`privfed.privacy.exact_loops`) give the same numbers, and fall back on these once in 2^39 draws.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,9 @@ from fractions import Fraction
 
 
 class Deviate:
-    """A uniform deviate on (0, 1), known to as many bits as were asked for. exact: all further bits are 0."""
+    """A uniform deviate on (0, 1), known to as many bits as were asked for. exact: all further bits
+    are 0.
+    """
 
     def __init__(self, word: int, more: Callable[[], int], exact: bool = False) -> None:
         self.bits, self.known, self.more, self.exact = word, 64, more, exact
@@ -32,7 +38,11 @@ class Deviate:
 
 
 class Slow:
-    """One draw, as `_draw` makes it, with deviates of any length. words: what `_draw` reads; more: a deviate's further bits."""
+    """One draw, with deviates of any length.
+
+    words: what the draw reads, and compiled draws read, too. more: returns further bits of a
+    deviate.
+    """
 
     def __init__(self, words: Iterator[int], more: Callable[[], int]) -> None:
         self.words, self.more, self.used = words, more, 0
@@ -48,7 +58,11 @@ class Slow:
         return Deviate(self.word(), self.more)
 
     def run(self, x: Deviate, m: int = 0) -> bool:
-        """As `_run`; m = 0: plain."""
+        """Whether the run x > u_1 > u_2 > ... has even length: an event of probability exp(-x).
+
+        m = 2k + 2: every member of the run also needs an event of probability (m - 2 + x) / m,
+        which makes it exp(-x (2k + x) / (2k + 2)).
+        """
         even, bound = True, x
         while True:
             u = self.deviate()
@@ -66,12 +80,14 @@ class Slow:
         """An event of probability exp(-1/2)."""
         return self.run(Deviate(1 << 63, self.more, exact=True))
 
-    def exponential(self) -> Fraction:
-        """One exponential deviate."""
+    def exponential(self, bits: int = 64) -> Fraction:
+        """One exponential deviate, known to at least `bits` bits behind the point and not 0."""
         k = 0
         while True:
             x = self.deviate()
             if self.run(x):
+                while x.known < bits or not (k or x.bits):
+                    x.extend()
                 return k + Fraction(x.bits, 1 << x.known)
             k += 1
 

@@ -41,8 +41,9 @@ class Progress(Watched):
         self.console = PatientConsole(quiet=quiet, highlight=False)
         self.rounds, self.main = experiment.strategy.planned_rounds, experiment.strategy.rounds_task
         self.steps = len(experiment.strategy.plan)
-        self.started = time.perf_counter()
-        self.first: int | None = None
+        self.tasks = [step.task for step in experiment.strategy.plan]
+        self.started = self.before = time.perf_counter()
+        self.spent: dict[str, list[float]] = {}
         self.bar = bar(
             self.console,
             TextColumn("{task.description}"),
@@ -65,16 +66,24 @@ class Progress(Watched):
         )
         if self.bar.disable:
             self.console.print(
-                f"  {name:<14} {describe_step(row)}{self._left(row['step'])}", soft_wrap=True
+                f"  {name:<14} {describe_step(row)}{self._left(row)}", soft_wrap=True
             )
 
-    def _left(self, step: int) -> str:
-        """How long the other steps may take, where that is worth saying."""
-        if self.first is None:
-            self.first = step
-        passed = time.perf_counter() - self.started
-        left = passed / (step - self.first + 1) * (self.steps - step)
-        return f"  about {left:.0f} s left" if passed > PATIENCE and left >= 1 else ""
+    def _left(self, row: Row) -> str:
+        """How long the other steps may take, where that is worth saying and can be known.
+
+        A task's first step may contain more than the task, and tasks differ: the time of a step is the
+        median of the task's later steps. Nothing is said while a task that is left has none.
+        """
+        now = time.perf_counter()
+        self.spent.setdefault(row["task"], []).append(now - self.before)
+        self.before = now
+        usual = {task: sorted(times[1:]) for task, times in self.spent.items() if times[1:]}
+        others = self.tasks[int(row["step"]) :]
+        if now - self.started <= PATIENCE or any(task not in usual for task in others):
+            return ""
+        left = sum(usual[task][len(usual[task]) // 2] for task in others)
+        return f"  about {left:.0f} s left" if left >= 1 else ""
 
 
 def show_summary(result: Row, folder: Path) -> None:

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import naive
 
-from clients.fedrep import FedRepClient, draw_orders
+from clients.fedrep import FedRepClient
 from clients.initialisers.spectral import SpectralTask as Spectral
-from privfed.data.cohort import BLOCK, Cohort
+from privfed.data.cohort import BLOCK, Cohort, draw_orders
 from privfed.foundation.linalg import retraction, unsvec
 from privfed.privacy.clipping import Dense
 

@@ -9,9 +9,10 @@ from test_contributions import cohort, settings_for
 
 from clients.altmin import AltMinClient
 from clients.centaur import CentaurClient
-from clients.fedrep import FedRepClient, draw_orders
+from clients.fedrep import FedRepClient
 from clients.initialisers.pairs import PairsTask as Pairs
 from clients.initialisers.power_method import PowerMethodTask as PowerMethod
+from privfed.data.cohort import draw_orders
 from privfed.foundation.linalg import retraction, unsvec
 
 ALTMIN = {

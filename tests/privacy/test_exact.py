@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from scipy.stats import chi2, kstest, norm
 
-from privfed.privacy import exact_sampling
+from privfed.foundation.compilation import choosing
+from privfed.privacy import exact_loops, exact_sampling
 from privfed.privacy.exact_deviates import Deviate, Slow
 
 ENOUGH = 1e-4
@@ -45,10 +46,30 @@ def test_fine_grids_look_gaussian_far_into_the_tails():
 def test_the_slow_draw_is_the_fast_one(s):
     words, at = words_from(1)(100_000), 0
     for _ in range(2000):
-        state, after, value = exact_sampling._draw(words, at, s)
+        state, after, value = exact_loops.draw(words, at, s)
         slow = Slow(iter(words[at:].tolist()), lambda: pytest.fail("64 bits sufficed"))
-        assert state == exact_sampling.DONE and (slow.value(s), slow.used) == (value, after - at)
+        assert state == exact_loops.DONE and (slow.value(s), slow.used) == (value, after - at)
         at = after
+
+
+@pytest.mark.parametrize("s", [1, 1000, (1 << 25) + 3])
+def test_draws_in_python_are_those_of_compiled_loops(s):
+    words = words_from(6)(40_000)
+    made = []
+    for mode in ("never", "always"):
+        with choosing(mode):
+            made.append(exact_sampling.normals(500, s, lambda size: words))
+    np.testing.assert_array_equal(*made)
+
+
+def test_few_draws_do_not_compile(monkeypatch):
+    monkeypatch.setattr(exact_sampling, "_drawn", 0)
+    monkeypatch.setattr(exact_sampling.LOOPS.__class__, "_load", lambda self: pytest.fail("few"))
+    with choosing("auto"):
+        assert len(exact_sampling.normals(100, 7, words_from(7))) == 100
+        deviates = exact_sampling.exponentials(3000, words_from(8))
+    assert kstest([float(x) for x in deviates], "expon").pvalue > ENOUGH
+    assert min(deviates) > 0 and all(isinstance(x, Fraction) for x in deviates)
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 50])
@@ -69,7 +90,7 @@ def test_running_out_of_words_changes_no_draw(chunk):
 def test_a_tie_is_decided_by_further_bits():
     half = 1 << 63
     tied = np.array([half, 0, 0, 0, 5], dtype=np.uint64)
-    assert exact_sampling._draw(tied, 0, 10)[0] == exact_sampling.TIE
+    assert exact_loops.draw(tied, 0, 10)[0] == exact_loops.TIE
     for word in (1, 2**64 - 1):  # one half is exact: what begins like it is not below it
         assert Slow(iter([half]), lambda word=word: word).half()
     low, high = Deviate(7, lambda: 0), Deviate(7, lambda: 1)
@@ -85,11 +106,11 @@ def test_a_tie_is_decided_by_further_bits():
 def test_ties_in_the_middle_of_many_draws_leave_the_others_alone():
     words = words_from(3)(4000)
     plain = exact_sampling.normals(100, 7, lambda size: words)
-    first = exact_sampling._draw(words, 0, 7)[1]
+    first = exact_loops.draw(words, 0, 7)[1]
     tied = np.concatenate([words[:first], [1 << 63], words[first:]]).astype(
         np.uint64
     )  # the second draw meets one half exactly
-    assert exact_sampling._draw(tied, first, 7)[0] == exact_sampling.TIE
+    assert exact_loops.draw(tied, first, 7)[0] == exact_loops.TIE
     again = exact_sampling.normals(100, 7, lambda size: tied)
     assert plain[0] == again[0] and len(again) == 100
 
@@ -104,7 +125,7 @@ def test_rounding_next_to_a_border_takes_more_bits(tail, wanted):
         2**64 - 1,
         0,
     ]  # k = 0: the run 1/2 > 1/4 has odd length; then x, kept, and its sign
-    assert exact_sampling._draw(np.array(words, dtype=np.uint64), 0, 3)[0] == exact_sampling.TIE
+    assert exact_loops.draw(np.array(words, dtype=np.uint64), 0, 3)[0] == exact_loops.TIE
     assert Slow(iter(words), lambda: tail).value(3) == wanted
 
 

@@ -7,6 +7,7 @@ per Categorical or Hashed feature, with zeros and at most one 1.
 
 from __future__ import annotations
 
+import math
 import re
 import zlib
 from collections.abc import Iterable
@@ -16,7 +17,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from privfed.foundation.compilation import compiled
 from privfed.foundation.linalg import Array
 
 MISSING_POLICIES = ("mean", "indicator", "drop", "refuse")
@@ -216,46 +216,18 @@ def expand(
         Encoded rows X (..., d).
     """
     shape, p, q = numbers.shape[:-1], len(schema.numbers), len(schema.choices)
-    X = np.zeros((*shape, schema.d))
+    X = np.zeros((math.prod(shape), schema.d))
+    if p:
+        scale = np.divide(1.0, spread, out=np.zeros(p), where=np.asarray(spread) > 0)
+        rows = np.asarray(numbers, dtype=np.float32).reshape(-1, p)
+        with np.errstate(invalid="ignore"):  # an infinite number of a column without a spread
+            scaled = np.clip((rows - np.asarray(centre, dtype=np.float64)) * scale, -limit, limit)
+        X[:, :p] = np.nan_to_num(scaled, nan=0.0)
+        if schema.indicates:
+            X[:, p : 2 * p] = np.isnan(rows)
     starts = schema.d - np.cumsum(schema.sizes[::-1])[::-1]
-    scale = np.divide(1.0, spread, out=np.zeros(p), where=np.asarray(spread) > 0)
-    rows = (
-        np.ascontiguousarray(numbers, dtype=np.float32).reshape(-1, p)
-        if p
-        else np.empty((X[..., 0].size, 0), np.float32)
-    )
-    picks = (
-        np.ascontiguousarray(codes, dtype=np.int32).reshape(-1, q)
-        if q
-        else np.empty((len(rows), 0), np.int32)
-    )
-    centre = np.asarray(centre, dtype=np.float64)
-    _expand(
-        rows,
-        picks,
-        centre,
-        scale,
-        float(limit),
-        schema.indicates,
-        starts,
-        schema.sizes,
-        X.reshape(-1, schema.d),
-    )
-    return X
-
-
-@compiled
-def _expand(  # type: ignore[no-untyped-def]
-    numbers, codes, centre, scale, limit, indicates, starts, sizes, X
-):
-    rows, p = numbers.shape
-    for i in range(rows):
-        for j in range(p):
-            v = numbers[i, j]
-            if v == v:
-                X[i, j] = min(max((v - centre[j]) * scale[j], -limit), limit)
-            elif indicates:
-                X[i, p + j] = 1.0
-        for b in range(len(sizes)):
-            if 0 <= codes[i, b] < sizes[b]:
-                X[i, starts[b] + codes[i, b]] = 1.0
+    picks = np.asarray(codes, dtype=np.int32).reshape(len(X), q)
+    for b in range(q):
+        known = np.flatnonzero((picks[:, b] >= 0) & (picks[:, b] < schema.sizes[b]))
+        X[known, starts[b] + picks[known, b]] = 1.0
+    return X.reshape(*shape, schema.d)

@@ -1,12 +1,13 @@
-"""Eight numbers at a time, for compiled loops: what a processor's vector units do, said explicitly.
+"""Vectors of eight numbers for compiled loops: the processor's vector units, used explicitly.
 
-A compiler finds vectors in plain loops only where these are long, and pays for what is left over at their ends; rows of 50
-features or 8 users side by side are too short for that. Inside a compiled function `Lanes` are eight numbers in double
-precision and `Rows` eight Lanes; +, -, * and / go number by number, and Rows * Lanes multiplies every row. On processors with
-narrower vectors the same is done in several instructions.
+A compiler vectorises plain loops only where they are long, and pays for the remainders at their
+ends. Rows of 50 features and 8 users side by side are too short for that. Inside a compiled
+function `Lanes` are eight numbers in double precision, and `Rows` are eight Lanes. +, -, * and / go
+number by number, and Rows * Lanes multiplies every row. Processors with narrower vectors need
+several instructions for it.
 
-Memory is read through pointers, which keep nothing alive: `first` is for arrays that came as arguments, never for ones that
-the same function made.
+Memory is read through pointers, which keep nothing alive: `first` is for arrays that came as
+arguments, never for arrays that the same function made.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def first(_typing, array):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def after(_typing, pointer, count):  # type: ignore[no-untyped-def]
-    """The place so many numbers on."""
+    """Pointer advanced by `count` elements."""
 
     def code(_context, builder, _signature, values):  # type: ignore[no-untyped-def]
         return builder.gep(values[0], [values[1]])
@@ -205,7 +206,7 @@ def zero_rows(_typing):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def totals(_typing, rows):  # type: ignore[no-untyped-def]
-    """The sum of every row: neighbouring rows are added up together, so that no half of a vector is idle."""
+    """The sum of every row; neighbouring rows are added together, so that no lane is idle."""
 
     def code(_context, builder, _signature, values):  # type: ignore[no-untyped-def]
         def added(two, *places):  # type: ignore[no-untyped-def]
@@ -290,7 +291,7 @@ for _symbol, _name in (
 
 @compiled
 def aligned(count):  # type: ignore[no-untyped-def]
-    """Zeros (count,) that begin where a vector does: reading across the edge of a cache line takes twice as long."""
+    """Zeros (count,) that begin at a cache line: reading across its edge takes twice as long."""
     raw = np.zeros(count + WIDTH)
     start = -raw.ctypes.data % (8 * WIDTH) // 8
     return raw[start : start + count]

@@ -1,7 +1,33 @@
-"""Clipped gradients of all users in one compiled pass.
+"""Clipped gradients of all users in one compiled pass: the lines of `clients.fedrep` and the clip.
 
-Eight users at a time go through the processor's cache twice: once to project their examples, once to add up the gradients; the
-next eight are fetched meanwhile. Everything is computed in double precision, whatever examples are stored in.
+Eight users go through the processor's cache at a time, twice: first their examples are projected,
+then their gradients are added up. The next eight are fetched meanwhile. All is computed in double
+precision, whatever precision the examples are stored in.
+
+    X (users, m, d), as stored: user after user, row after row            what is made of it
+    +---------------------------+
+    | user 0   x_0  c0 c1 .. cd |--+   P[a, j, :]  eight users side by side, one vector register
+    |          x_1  c0 c1 .. cd |  |       user    0    1    2    3    4    5    6    7
+    |          ...              |  |   a=0 j=0  [ p00  p00  p00  p00  p00  p00  p00  p00 ]
+    | user 1   x_0  ...         |--+       j=1  [ p01  ...                               ]
+    |          ...              |  |   a=1 j=0  [ p10  ...                               ]
+    | ...                       |  |     targets (m, 8), L (k, k, 8), heads (k, 8), W (K, m, 8):
+    | user 7   ...              |--+     the same way, so heads are fitted for eight users at once
+    +---------------------------+
+      | user 8..15: prefetched  |      G[i, a, :]   one user after the other, features side by side
+                                            c  0..7        8..15       ...     d-8..d-1
+                                       a=0  [ 8 numbers ] [ 8 numbers ] ... [ 8 numbers ]
+                                       a=1  [ 8 numbers ] ...
+
+The last block of eight columns ends at column d - 1. Where 8 does not divide d it reaches back into
+the block before it, and `kept` is 0 for columns that come a second time:
+
+    d = 13:    c   0  1  2  3  4  5  6  7 | 5  6  7  8  9 10 11 12        D = 16 places
+    kept           1  1  1  1  1  1  1  1 | 0  0  0  1  1  1  1  1
+
+K is k rounded up to an even number, as rows of U^T are used in pairs; the added row is 0. Fewer
+than eight users, or fewer than eight features, are copied into a zeroed room `few` (8, m, max(d,
+8)).
 """
 
 from __future__ import annotations
@@ -13,9 +39,8 @@ import numpy as np
 
 from privfed.foundation.compilation import compiled
 from privfed.foundation.linalg import Array
-from privfed.kernels.example_weights import leave_one_out_weights, two_batch_weights
-from privfed.kernels.least_squares import TINY
-from privfed.kernels.simd import (
+from privfed.kernels.compiled.example_weights import leave_one_out_weights, two_batch_weights
+from privfed.kernels.compiled.simd import (
     WIDTH,
     after,
     aligned,
@@ -30,11 +55,12 @@ from privfed.kernels.simd import (
     totals,
     zero_rows,
 )
+from privfed.kernels.tolerances import TINY
 from privfed.privacy.clipping import SLACK
 
 
 class Space(NamedTuple):
-    """What eight users are computed in, all of it flat; an axis of 8 has one number of each of them, side by side."""
+    """Working memory for eight users, all flat; an axis of 8 holds one number of each user."""
 
     P: Array
     """(K, m, 8): their examples, projected."""
@@ -43,27 +69,28 @@ class Space(NamedTuple):
     targets: Array
     """(m, 8)"""
     roles: Array
-    """(2, m, 8): which examples fit the head and which judge it; without such roles, residuals and 1 - leverages."""
+    """(2, m, 8): 1 for examples in B, then in B'; leave-one-out: residuals, then 1 - leverages."""
     L: Array
     """(k, k, 8): factors of their Gram matrices."""
     heads: Array
     """(k, 8)"""
     Q: Array
-    """(k, m, 8): P, without examples that do not fit the head or in L's coordinates."""
+    """(k, m, 8): two batches: P of examples in B; leave-one-out: L^-1 P."""
     G: Array
     """(8, K, D): their gradients."""
     scales: Array
-    """(8, 8): partial sums of squares of each of their gradients; then what the gradients are multiplied with."""
+    """(8, 8): partial sums of squares of each user's gradient; then the clip factors."""
     total: Array
     """(K, D): the sum over all users."""
 
 
 @compiled
-def sum_clipped(X, y, U, ranks, batches, scale, clip, total, norms, ok):  # type: ignore[no-untyped-def]
-    """The sum of all users' clipped gradients into total (k, d), without those of users flagged as not ok.
+def sum_clipped(X, y, U, batches, scale, clip, total, norms, ok):  # type: ignore[no-untyped-def]
+    """Write the sum of users' clipped gradients into total (k, d), without users flagged as not ok.
 
-    Without ranks every example is judged by the head fitted without it. With ranks (users, m) the first b' of batches = (b', b)
-    fit the head, the next b judge it.
+    batches (users, m): 1 for examples in B, which fit the head, 2 for those in B', which judge it,
+    else 0. Empty: leave-one-out. norms (users,): before clipping, 0 for users whose numbers
+    overflow.
     """
     _, m, d = X.shape
     k = len(total)
@@ -88,7 +115,7 @@ def sum_clipped(X, y, U, ranks, batches, scale, clip, total, norms, ok):  # type
         aligned(K * D),
     )
     few = np.zeros((WIDTH, m, width), X.dtype)
-    _by_eights(X, y, UT, kept, k, ranks, batches, scale, clip, few, space, norms, ok)
+    _by_eights(X, y, UT, kept, k, batches, scale, clip, few, space, norms, ok)
     for c in range(D):
         if kept[c]:
             for a in range(k):
@@ -97,16 +124,15 @@ def sum_clipped(X, y, U, ranks, batches, scale, clip, total, norms, ok):  # type
 
 @compiled
 def _column(c, width):  # type: ignore[no-untyped-def]
-    """Columns are taken in blocks of 8, the last of which reaches back into the one before: the column at place c."""
+    """The column at place c, where the last block of 8 columns reaches back into the one before."""
     return min(c - c % WIDTH, width - WIDTH) + c % WIDTH
 
 
 @compiled
-def _by_eights(X, y, UT, kept, k, ranks, batches, scale, clip, few, space, norms, ok):  # type: ignore[no-untyped-def]
+def _by_eights(X, y, UT, kept, k, batches, scale, clip, few, space, norms, ok):  # type: ignore[no-untyped-def]
     """Add all users' clipped gradients to space.total, as `sum_clipped` does.
 
-    UT (K D,) and kept (D,) have columns by `_column`; where one comes a second time both are 0. K is even: where k is not, UT
-    has a row of zeros more. few (8, m, max(d, 8)): for users that do not fill vectors.
+    UT (K D,) and kept (D,) have columns by `_column`; where one comes a second time both are 0.
     """
     users, m, d = X.shape
     D, width = len(kept), few.shape[2]
@@ -124,15 +150,11 @@ def _by_eights(X, y, UT, kept, k, ranks, batches, scale, clip, few, space, norms
         for i in range(count):
             for j in range(m):
                 put(targets, WIDTH * j + i, float(y[start + i, j]))
-        if len(ranks):
+        if len(batches):
             for i in range(count):
                 for j in range(m):
-                    fits, past = (
-                        ranks[start + i, j] < batches[0],
-                        ranks[start + i, j] >= batches[0] + batches[1],
-                    )
-                    put(roles, WIDTH * j + i, 1.0 if fits else 0.0)
-                    put(roles, WIDTH * (m + j) + i, 0.0 if fits or past else 1.0)
+                    put(roles, WIDTH * j + i, 1.0 if batches[start + i, j] == 1 else 0.0)
+                    put(roles, WIDTH * (m + j) + i, 1.0 if batches[start + i, j] == 2 else 0.0)
             margin = two_batch_weights(P, targets, roles, m, k, scale, L, heads, Q, W)
         else:
             margin = leave_one_out_weights(P, targets, roles, m, k, scale, L, heads, Q, W)
@@ -157,9 +179,10 @@ def _by_eights(X, y, UT, kept, k, ranks, batches, scale, clip, few, space, norms
 
 @compiled
 def _add(margin, clip, space, norms, ok):  # type: ignore[no-untyped-def]
-    """Add eight users' gradients to space.total, clipped; margin: users have unique heads where it is above 0.
+    """Add eight users' gradients to space.total, clipped.
 
-    norms and ok have room for those of them that are users.
+    margin: above 0 where the user's heads are unique. norms, ok: for those of the eight that are
+    users.
     """
     scales, G, total, size = (
         first(space.scales),
@@ -191,7 +214,7 @@ def _add(margin, clip, space, norms, ok):  # type: ignore[no-untyped-def]
 
 @compiled
 def _project(X, m, d, UT, K, D, P):  # type: ignore[no-untyped-def]
-    """P[a, j, i] = <u_a, x_ij> for eight users' examples X (8, m, d) and UT (K, D): two of the latter at a time."""
+    """P[a, j, i] = <u_a, x_ij> for eight users' examples X (8, m, d), two rows of UT at a time."""
     for j in range(m):
         for a in range(0, K, 2):
             u, w = after(UT, a * D), after(UT, a * D + D)
@@ -206,9 +229,10 @@ def _project(X, m, d, UT, K, D, P):  # type: ignore[no-untyped-def]
 
 @compiled
 def _combine(W, X, m, d, kept, K, D, out):  # type: ignore[no-untyped-def]
-    """out_a = sum_j W[a, j] x_j for a user's examples X (m, d), and eight numbers whose sum is that of its squares.
+    """Write out_a = sum_j W[a, j] x_j for a user's X (m, d); return 8 numbers that sum to |out|^2.
 
-    W (K, m), every eighth number; out (K, D), 0 where columns come a second time. Two a and two blocks of columns at a time.
+    W (K, m), every eighth number; out (K, D), 0 where columns come a second time. Two a and two
+    blocks of columns are done at a time.
     """
     nothing = fill(0.0)
     squares, others = nothing, nothing
@@ -242,7 +266,14 @@ def _combine(W, X, m, d, kept, K, D, out):  # type: ignore[no-untyped-def]
 
 @compiled
 def _clip_factor(norm, clip):  # type: ignore[no-untyped-def]
-    """The scalar form of `mechanisms.clip_factors`."""
+    """The scalar form of `privfed.privacy.clipping.clip_factors`."""
     bound = clip * SLACK
     factor = bound / max(norm, bound)
     return 0.0 if factor < TINY else factor
+
+
+def prepare(variant: str) -> None:
+    """Compile for examples stored as float32 or float64."""
+    X, y = np.ones((1, 3, 1), variant), np.ones((1, 3), variant)
+    batches, norms, ok = np.zeros((1, 3), np.uint8), np.empty(1), np.empty(1, dtype=np.bool_)
+    sum_clipped(X, y, np.ones((1, 1)), batches, 1.0, 1.0, np.zeros((1, 1)), norms, ok)

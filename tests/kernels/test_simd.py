@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numba import njit
 
-from privfed.kernels import simd
-from privfed.kernels.simd import (
+from privfed.kernels.compiled import simd
+from privfed.kernels.compiled.simd import (
     WIDTH,
     after,
     fill,

@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from privfed.kernels.random_streams import BATCH, LANES, Stream, _normal_pairs, _words
+from privfed.foundation.compilation import choosing
+from privfed.kernels import random_streams
+from privfed.kernels.random_streams import BATCH, CHUNK, LANES, Stream
 
 MULTIPLIERS, WEYL, MASK = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85), 0xFFFFFFFF
 
@@ -23,10 +25,10 @@ def philox(counter, key):
     return c
 
 
-def words(key, first, count=1):
-    made = np.empty((4, count), np.uint32)
-    _words(np.uint64(key), np.uint64(first), made)
-    return made.T.tolist()
+@pytest.fixture(params=["never", "always"], scope="module", autouse=True)
+def mode(request):
+    with choosing(request.param):
+        yield request.param
 
 
 @pytest.mark.parametrize(
@@ -46,20 +48,21 @@ def test_the_reference_gives_the_published_vectors(counter, key, wanted):
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 300))
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 600))
 def test_words_are_philox(key, first):
     halves = (key & MASK, key >> 32)
     wanted = [philox((i & MASK, i >> 32, 0, 0), halves) for i in (first, first + 256)]
-    made = words(key, first, 257)
-    assert [made[0], made[256]] == wanted
+    made = random_streams.philox(np.uint64(key), first, 2)
+    assert [made[0, :, 0].tolist(), made[1, :, 0].tolist()] == wanted
 
 
 def test_normal_numbers_are_box_and_muller_s():
     rng = np.random.default_rng(0)
     edges = np.array([0, 1, 2, 3, 2**31, 2**32 - 2, 2**32 - 1], dtype=np.uint32)
-    radii, angles = (np.r_[edges, rng.integers(0, 2**32, 10000, dtype=np.uint32)] for _ in range(2))
-    made = np.empty((2, len(radii)), np.float32)
-    _normal_pairs(radii, angles, made)
+    words = rng.integers(0, 2**32, (20, 4, LANES), dtype=np.uint32)
+    words[0, 0, :7], words[0, 1, :7] = edges, edges
+    made = random_streams._normals(words)[:, :2].swapaxes(0, 1).reshape(2, -1)
+    radii, angles = words[:, 0].ravel(), words[:, 1].ravel()
     r = np.sqrt(-2 * np.log((radii.astype(np.float64) + 0.5).astype(np.float32) / 2.0**32))
     a = np.pi / 2 * (angles >> 2) / 2.0**30
     wanted = [
@@ -123,3 +126,18 @@ def test_uniform_numbers_are_uniform():
         u.min() > 0 and u.max() < 1 and stats.kstest(u.astype(np.float64), "uniform").pvalue > 1e-4
     )
     assert np.all(u * 2.0**24 % 2 == 1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 2**63 - 1),
+    st.integers(0, 2**40),
+    st.integers(1, 2 * CHUNK),
+    st.sampled_from(["normals", "uniforms"]),
+)
+def test_numpy_and_compiled_loops_give_the_same_bits(seed, start, count, kind):
+    made = []
+    for mode in ("never", "always"):
+        with choosing(mode):
+            made.append(getattr(Stream(seed, "x"), kind)(start, np.empty(count, np.float32)))
+    np.testing.assert_array_equal(*(numbers.view(np.uint32) for numbers in made))

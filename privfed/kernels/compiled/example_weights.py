@@ -1,16 +1,14 @@
-"""What users' examples weigh in their gradients, from the examples' projections: heads, residuals, leverages.
+"""The weights of users' examples in their gradients: heads, residuals and leverages.
 
-It reads as for a single user; every number is one of each of eight, side by side (`privfed.kernels.simd`).
+G^T = sum_j W_j x_j^T. The formulas are those of `clients.fedrep` and `leave_one_out_heads`. They
+read as for a single user, but every value holds one number of each of eight users (`simd`).
 """
 
 from __future__ import annotations
 
 from privfed.foundation.compilation import compiled
-from privfed.kernels.least_squares import RANK_TOLERANCE
-from privfed.kernels.simd import WIDTH, fill, larger, load, root, smaller, store
-
-LEVERAGE_TOLERANCE = 1e-6
-"""Leave-one-out needs 1 - leverage above this, and pivots that leave it some correct digits."""
+from privfed.kernels.compiled.simd import WIDTH, fill, larger, load, root, smaller, store
+from privfed.kernels.tolerances import LEVERAGE_TOLERANCE, RANK_TOLERANCE
 
 
 @compiled
@@ -25,7 +23,10 @@ def _set(A, n, value):  # type: ignore[no-untyped-def]
 
 @compiled
 def _factors(P, m, k, L, tolerance):  # type: ignore[no-untyped-def]
-    """P^T P = L L^T, with reciprocals on L's diagonal: P (k, m), L (k, k). Not above 0: no full rank, or not finite."""
+    """Factorise P^T P = L L^T, with reciprocals on L's diagonal: P (k, m), L (k, k).
+
+    The result is not above 0 where P has no full rank, or is not finite.
+    """
     largest, margin = fill(0.0), fill(1.0)
     for a in range(k):
         for b in range(a + 1):
@@ -50,9 +51,10 @@ def _factors(P, m, k, L, tolerance):  # type: ignore[no-untyped-def]
 
 @compiled
 def leave_one_out_weights(P, y, e, m, k, scale, L, z, Q, W):  # type: ignore[no-untyped-def]
-    """The weight of each x_j in the user's gradient, scale r_j v_(-j), into W. Not above 0: no unique heads.
+    """Write the weight of each x_j in the user's gradient, scale r_j v_(-j), into W.
 
-    P, W, Q (k, m), y (m,), e (2, m), L (k, k), z (k,).
+    P, W, Q (k, m), y (m,), e (2, m), L (k, k), z (k,). The result is not above 0 where heads are
+    not unique.
     """
     margin = _factors(P, m, k, L, LEVERAGE_TOLERANCE) if m > k else fill(-1.0)
     # w_j = L^-1 p_j; z = sum w_j y_j; e = y - fit, then 1 - leverage.
@@ -88,10 +90,10 @@ def leave_one_out_weights(P, y, e, m, k, scale, L, z, Q, W):  # type: ignore[no-
 
 @compiled
 def two_batch_weights(P, y, roles, m, k, scale, L, v, Q, W):  # type: ignore[no-untyped-def]
-    """The weight of each x_j in the user's gradient, scale r_j v for those that judge and 0 for others, into W.
+    """Write the weight of each x_j in the gradient, scale r_j v in B' and 0 elsewhere, into W.
 
-    P, W, Q (k, m), y (m,), roles (2, m): 1 for those that fit v, then for those that judge, L (k, k), v (k,). Not above 0: no
-    unique head.
+    P, W, Q (k, m), y (m,), L (k, k), v (k,). roles (2, m): 1 for examples in B, then 1 for those in
+    B'. The result is not above 0 where the head is not unique.
     """
     for a in range(k):
         s = fill(0.0)
