@@ -9,7 +9,7 @@ CONF = Path(__file__).resolve().parents[2] / "conf"
 """Folder of the package's own configs."""
 GROUPS = ("algo", "init", "data", "privacy", "runtime", "model", "preset")
 HIDDEN = (
-    "defaults", "name", "kind", "open", "strategy", "client", "guarantee", "rivals", "_target_",
+    "defaults", "name", "kind", "open", "strategy", "client", "head", "guarantee", "rivals", "_target_",
 )  # fmt: skip
 """Keys that nobody sets, so that help does not show them."""
 

@@ -24,7 +24,7 @@ from privfed.foundation.atomic_files import write_output
 from privfed.foundation.errors import ConfigError
 from privfed.models.published import Published
 from privfed.models.table_model import TableModel
-from privfed.report.wording import guarantee_in_words
+from privfed.privacy.statement import guarantee_in_words
 
 Metadata = dict[str, str]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from privfed.config.stored import load
 from privfed.data.tables.schema import Schema
 from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import Array
@@ -18,6 +19,8 @@ from privfed.models.linear import LinearModel
 from privfed.models.table_model import NAMES, TableModel
 
 Model = TableModel | LinearModel
+LEAST_SQUARES = "least-squares"
+"""The `head` of an algorithm's config: users predict <x, U v> with v by least squares."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class Published:
     arrays: dict[str, Array]
     result: dict[str, Any]
     schema: Schema | None
+    head: str | None = None
 
     @cached_property
     def model(self) -> Model:
@@ -39,7 +43,7 @@ class Published:
             set(self.arrays) == {"U"}
             and U is not None
             and U.ndim == 2
-            and self.result["algo"] != "jlmargin"
+            and self.head == LEAST_SQUARES
         ):
             return LinearModel(U)
         if set(NAMES) <= set(self.arrays):
@@ -47,7 +51,10 @@ class Published:
                 f"{self.folder}: has no schema.yaml, so nobody knows what the columns of its table mean"
             )
         what = ", ".join(self.arrays) if len(self.arrays) < 6 else f"{len(self.arrays)} arrays"
-        kinds = "heads are fitted to runs on tables, and to linear ones of fedrep, altmin, centaur and expmech"
+        kinds = (
+            "heads are fitted to runs on tables, and to algorithms whose config says "
+            f"head: {LEAST_SQUARES}"
+        )
         raise ConfigError(
             f"{self.folder}: algo={self.result['algo']} published {what or 'nothing'}; {kinds}"
         )
@@ -78,7 +85,8 @@ def read(folder: str | Path) -> Published:
         ) from error
     if not isinstance(result, dict) or not {"algo", "privacy", "n_users"} <= set(result):
         raise ConfigError(f"{folder / 'result.json'}: is not the result of a run")
-    return Published(folder, _arrays(folder / "model.npz"), result, _schema(folder / "schema.yaml"))
+    arrays, schema = _arrays(folder / "model.npz"), _schema(folder / "schema.yaml")
+    return Published(folder, arrays, result, schema, _head(folder))
 
 
 def _arrays(path: Path) -> dict[str, Array]:
@@ -104,3 +112,11 @@ def _schema(path: Path) -> Schema | None:
         raise ConfigError(
             f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})"
         ) from error
+
+
+def _head(folder: Path) -> str | None:
+    """Return what the algorithm's config says of heads; None where it says nothing."""
+    if not (folder / "config.yaml").exists():
+        return None
+    head = load(folder).algo.get("head")
+    return None if head is None else str(head)

@@ -220,6 +220,17 @@ def _epsilon(paid: Mapping[tuple[float, float, float], int], delta: float, repla
     return pure + sampled_epsilon(mu, tuple(sorted(sampled.items())), delta, replaced)
 
 
+def paid_by_one_user(costs: Iterable[Cost]) -> float:
+    """Return what one user pays for releases, in the quantity that adds up: mu^2, or epsilon.
+
+    Users of disjoint groups pay side by side; the group that pays most counts.
+    """
+    by_group: dict[int | None, float] = {None: 0.0}
+    for cost in costs:
+        by_group[cost.group] = by_group.get(cost.group, 0.0) + cost.epsilon + cost.mu**2
+    return by_group.pop(None) + max(by_group.values(), default=0.0)
+
+
 def _bisect(below: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
     """Neighbouring numbers around the switch of ``below`` from true (at low) to false (at high)."""
     while True:

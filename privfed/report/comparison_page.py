@@ -11,8 +11,10 @@ from statistics import fmean
 from urllib.parse import quote
 
 from privfed.foundation.errors import PrivfedError
+from privfed.privacy.accounting import paid_by_one_user
 from privfed.privacy.ledger import Budget, Ledger
 from privfed.privacy.noise import SeededNoise
+from privfed.privacy.statement import guarantee_in_words
 from privfed.report.comparison_charts import (
     COLOURS,
     LEVELS,
@@ -20,10 +22,9 @@ from privfed.report.comparison_charts import (
     error_picture,
     gains_picture,
 )
-from privfed.report.console import paid
 from privfed.report.past_runs import Run, Setting, differing, settings_of, shown
 from privfed.report.templating import Figure, Page, Picture, Table, render
-from privfed.report.wording import error_in_words, guarantee_in_words
+from privfed.report.wording import error_in_words
 
 SEVERAL = (
     "The noise of these runs is not seeded, as for real users: for those who take part in several "
@@ -140,7 +141,7 @@ def budget_shares(run: Run) -> dict[str, float]:
     except PrivfedError:
         return {}
     costs = {
-        name: paid([r for r in ledger.releases if r.name == name])
+        name: paid_by_one_user([r for r in ledger.releases if r.name == name])
         for name in dict.fromkeys(r.name for r in ledger.releases)
     }
     total = sum(costs.values())

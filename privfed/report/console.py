@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Protocol
 
 from omegaconf import DictConfig
 from rich.console import Console
 from rich.progress import TextColumn
 from rich.table import Table
 
-from privfed.experiment.wiring import Experiment
+from privfed.data.source import DataSource
 from privfed.federation.client_factory import ClientFactory
 from privfed.foundation.atomic_files import write_atomically
-from privfed.privacy.accounting import Cost, Planned
+from privfed.privacy.accounting import Planned, paid_by_one_user
+from privfed.privacy.ledger import Budget
+from privfed.privacy.statement import guarantee_in_words
 from privfed.report.progress import PatientConsole, Watched, bar
 from privfed.report.wording import (
     FIGURES,
@@ -24,7 +27,6 @@ from privfed.report.wording import (
     describe_step,
     error_in_words,
     error_of,
-    guarantee_in_words,
     name_step,
     speed_in_words,
     verdict,
@@ -34,10 +36,20 @@ PATIENCE = 10.0
 """Seconds after which whoever watches is told how long it may still take."""
 
 
+class RunView(Protocol):
+    """What the console shows of an experiment."""
+
+    cfg: DictConfig
+    data: DataSource
+    nodes: Mapping[str, range]
+    budget: Budget
+    strategy: Any
+
+
 class Progress(Watched):
     """A bar on a terminal, plain lines elsewhere."""
 
-    def __init__(self, experiment: Experiment, quiet: bool = False) -> None:
+    def __init__(self, experiment: RunView, quiet: bool = False) -> None:
         self.console = PatientConsole(quiet=quiet, highlight=False)
         self.rounds, self.main = experiment.strategy.planned_rounds, experiment.strategy.rounds_task
         self.steps = len(experiment.strategy.plan)
@@ -137,7 +149,7 @@ def show_table(cfg: DictConfig) -> None:
         print(f"schema written to {path}")
 
 
-def show_plan(experiment: Experiment) -> None:
+def show_plan(experiment: RunView) -> None:
     """The releases a run would make, and what each costs."""
     table = Table(title="planned releases", title_justify="left")
     for column in ("release", "times", "cost each", "share of the budget"):
@@ -147,7 +159,7 @@ def show_plan(experiment: Experiment) -> None:
         for name, cost in experiment.strategy.costs(step):
             costs.setdefault(name, []).append(cost)
     pure = all(cost.epsilon for mine in costs.values() for cost in mine)
-    shares = {name: paid(mine) for name, mine in costs.items()}
+    shares = {name: paid_by_one_user(mine) for name, mine in costs.items()}
     for name, mine in costs.items():
         share = (
             f"{shares[name] / sum(shares.values()):.1%}"
@@ -170,11 +182,3 @@ def show_plan(experiment: Experiment) -> None:
     console.print(
         f"budget: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {budget.neighbouring}; nothing was released"
     )
-
-
-def paid(costs: Sequence[Cost]) -> float:
-    """What one user pays for these releases, in the quantity that adds up: mu^2, or epsilon; groups pay side by side."""
-    by_group: dict[int | None, float] = {None: 0.0}
-    for cost in costs:
-        by_group[cost.group] = by_group.get(cost.group, 0.0) + cost.epsilon + cost.mu**2
-    return by_group.pop(None) + max(by_group.values(), default=0.0)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from privfed.data.error_bins import Scale
 from privfed.foundation.linalg import Array
+from privfed.privacy.statement import guarantee_in_words, nothing_released
 from privfed.report.charts import Series, heat_map, histogram_chart, line_chart
 from privfed.report.gain_chart import gain_picture
 from privfed.report.templating import Figure, Page, Picture, Table, render
@@ -21,9 +22,7 @@ from privfed.report.wording import (
     comparison,
     error_in_words,
     error_of,
-    guarantee_in_words,
     name_step,
-    nothing_released,
     speed_in_words,
     verdict,
 )

@@ -32,48 +32,6 @@ def name_step(row: Row, task: str, rounds: int) -> str:
     return str(row["task"]) if row["round"] == 1 else f"{row['task']} {row['round']}"
 
 
-def nothing_released(result: Row) -> bool:
-    """Whether every user learnt alone: the run released nothing, and no reference told users anything."""
-    privacy = result["privacy"]
-    return bool(privacy["releases"] == 0 and privacy["guarantee"] != "none")
-
-
-def guarantee_in_words(result: Row) -> str:
-    """Say what was guaranteed, to whom, under which neighbouring relation."""
-    privacy, users = result["privacy"], f"{result['n_users']:,}"
-    if nothing_released(result):
-        return f"Nothing was released: none of the {users} users' data left its owner."
-    if privacy["guarantee"] == "none":
-        return (
-            "No privacy: this run is a reference and must not be made on data that need protection."
-        )
-    epsilon, delta = privacy["epsilon"], privacy["delta"]
-    change = {
-        "replace-one": "replacing one user's whole data set by any other",
-        "add-remove": "adding or removing one user with all its data, the number of users being public",
-        "weak": "replacing the targets of one user by any others, its features being public",
-    }[privacy["neighbouring"]]
-    condition = (
-        "" if privacy["guarantee"] == "worst-case" else f" This holds {privacy['guarantee']}."
-    )
-    releases = "1 release" if privacy["releases"] == 1 else f"{privacy['releases']} releases in all"
-    amount = f"({epsilon:.4g}, {delta:g})" if delta else f"{epsilon:.4g}"
-    whatever = ", whatever the data" if privacy["guarantee"] == "worst-case" else ""
-    words = (
-        f"Everything published ({releases}) is together "
-        f"{amount}-differentially private for each of the {users} users{whatever}: "
-        f"{change} ({privacy['neighbouring']}) changes the probability of any outcome by at most a factor "
-        f"e^{epsilon:.4g} = {math.exp(min(epsilon, 700)):.4g}{f', up to a probability of {delta:g}' if delta else ''}."
-        f"{' Heads stay with their users and are not published.' if result.get('heads', True) else ''}{condition}"
-    )
-    if privacy["noise"] == "seeded":
-        words += (
-            " The noise of this run is seeded and can be repeated by anyone who knows the seed: it is a simulation. For real "
-            f"data use {'data.evaluate=false' if 'judged' in result else 'privacy.noise=discrete'}."
-        )
-    return words
-
-
 def speed_in_words(users: float) -> str:
     """Users a second, in millions where that is readable."""
     return f"{users / 1e6:.2f} million" if users >= 1e5 else f"{users:,.0f}"

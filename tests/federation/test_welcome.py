@@ -12,7 +12,7 @@ from privfed.federation.client_factory import ClientFactory
 from privfed.federation.welcome import Welcome
 from privfed.foundation.errors import ConfigError
 
-WELCOME = Welcome({"_target_": "a.B"}, None, {"n": 1}, 3, range(4, 9), 2, ["x", "y"], "mse")
+WELCOME = Welcome({"_target_": "a.B"}, None, {"n": 1}, 3, 10, 0, range(4, 9), 2, ["x", "y"], "mse")
 
 
 def test_it_comes_back_as_it_was():

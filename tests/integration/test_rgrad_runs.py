@@ -8,7 +8,7 @@ import pytest
 from privfed.commands.run import main
 from privfed.config.composition import compose
 from privfed.experiment.wiring import Experiment
-from privfed.report.wording import guarantee_in_words
+from privfed.privacy.statement import guarantee_in_words
 
 SMALL = ("algo=rgrad", "data.n=2500", "data.d1=8", "data.d2=6")
 
