@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,7 +40,7 @@ class RunView(Protocol):
 
     cfg: DictConfig
     data: DataSource
-    nodes: Mapping[str, range]
+    nodes: dict[str, range]
     budget: Budget
     strategy: Any
 
