@@ -25,9 +25,9 @@ PLANS = {
     "expmech": ("algo=expmech", "algo.candidates=50"),
     "power method": ("init=ppm", "rounds=1"),
     "private clip norms": ("privacy.clip=auto",),
-    "centaur with a network": ("algo=centaur", "model=mlp", "algo.lr=0.1"),
+    "centaur with a network": ("algo=network/centaur", "model=mlp", "algo.lr=0.1"),
     "centaur, averaged": (
-        "algo=centaur",
+        "algo=network/centaur",
         "model=mlp",
         "algo.average=0.7",
         "algo.server_momentum=0.5",
@@ -117,7 +117,7 @@ def test_a_step_that_secure_noise_has_paid_for_is_given_up_and_stays_paid(tmp_pa
     experiment, outcome = resumed(folder)
     assert ledger_of(folder) == paid, "the last step was paid for, and is not made again"
     asked = experiment.federation.asked(
-        experiment.strategy.groups, experiment.strategy.plan[-1].group
+        experiment.strategy.plan[-1].phase.groups, experiment.strategy.plan[-1].group
     )
     assert outcome.rows[-1]["missing_users"] == sum(asked.values()) and len(outcome.rows) == steps
     assert outcome.result["privacy"]["releases"] == len(paid)

@@ -144,16 +144,13 @@ class PrivateStrategy(Strategy):
         ]
 
     def noise_std(self, name: str) -> float:
-        """Return the standard deviation of the noise in each entry of the mean of a sum.
-
-        Meant for updates: it concerns the sum's last release, in the current step.
-        """
+        """Return the standard deviation of the noise in each entry of a sum's last released mean."""
         releases = self.federation.gate.ledger.releases
         last = next(release for release in reversed(releases) if release.name == name)
         if not isinstance(last, GaussianRelease):
             return 0.0
-        groups = self.plan[self.done].phase.groups
-        users = sum(self.federation.asked(groups, last.group).values())
+        phase = next(step.phase for step in self.plan if name in step.phase.named)
+        users = sum(self.federation.asked(phase.groups, last.group).values())
         return last.std / (last.sampling * users)
 
     @property

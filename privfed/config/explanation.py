@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from hydra import initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import InterpolationKeyError
+from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
 from privfed.config.choices import CONF, GROUPS, options
 from privfed.foundation.errors import ConfigError, nearest
@@ -28,13 +28,29 @@ def check_spelling(overrides: Sequence[str], folders: Sequence[Path]) -> None:
             raise ConfigError.of(key, value, nearest(value, options(key, folders)))
 
 
-def explain(error: Exception, overrides: Sequence[str], extra: Sequence[str]) -> ConfigError:
-    """Return the error of a composition as one line: an unknown key, or the parser's own words."""
+def explain(
+    error: Exception,
+    overrides: Sequence[str],
+    extra: Sequence[str],
+    check: Callable[[DictConfig], None] = lambda cfg: None,
+) -> ConfigError:
+    """Return the error of a composition as one line: an unknown key, or the parser's own words.
+
+    Args:
+        error: what the composition raised.
+        overrides: settings that were given.
+        extra: overrides that are not the user's.
+        check: raises a ConfigError if the chosen groups do not fit together, which explains more
+            than a key that is unknown for that reason.
+    """
     chosen = [o for o in overrides if o.partition("=")[0] in GROUPS]
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             cfg = hydra_compose("config", [*chosen, *extra])
-    except HydraException:
+        check(cfg)
+    except ConfigError as mismatch:
+        return mismatch
+    except (HydraException, OmegaConfBaseException):
         cfg = OmegaConf.create({})
     known = list(flat_keys(OmegaConf.to_container(cfg)))
     for override in overrides:

@@ -87,7 +87,8 @@ class Experiment:
             **vars(self.runtime.patience),
         )
         self.strategy = self._make_strategy(self.federation)
-        self.evaluation = Evaluation(self)
+        self.watches = True
+        """Whether fresh public users are judged after every step, where data are simulated."""
         # Settings of clients are checked before anything is written.
         trial = self.factory.serving(self.data.empty())
         self.remembers = trial.memory is not None
@@ -115,7 +116,6 @@ class Experiment:
         gate = NoiseGate(twin.ledger, source or self.federation.gate.source)
         twin.federation = replace(self.federation, gate=gate, init=self._make_init())
         twin.strategy = self._make_strategy(twin.federation)
-        twin.evaluation = Evaluation(twin)
         return twin
 
     def run(
@@ -143,22 +143,23 @@ class Experiment:
 
         if folder is not None and self.data.fingerprint is not None:
             keep_fingerprint(folder, self.data.fingerprint, resume)
-        if folder is not None and resume:
-            self.rows = checkpoint.restore(folder, self.strategy)
-            written = [json.dumps(row) for row in self.rows]
-        elif folder is not None:
-            self.ledger.open(folder / "ledger.jsonl")
-        if folder is not None and self.remembers and self.simulated:
-            self.factory = self.factory.keeping(folder / PRIVATE)
-        if self.data.simulated:
-            self.federation.validate = self.evaluation.validator()
-        self.federation.on_step = record
-        steps = max(1, len(self.strategy.plan) - self.strategy.done)
         try:
+            if folder is not None and resume:
+                self.rows = checkpoint.restore(folder, self.strategy)
+                written = [json.dumps(row) for row in self.rows]
+            elif folder is not None:
+                self.ledger.open(folder / "ledger.jsonl")
+            if folder is not None and self.remembers and self.simulated:
+                self.factory = self.factory.keeping(folder / PRIVATE)
+            evaluation = Evaluation(self)
+            if self.data.simulated and self.watches:
+                self.federation.validate = evaluation.validator()
+            self.federation.on_step = record
+            steps = max(1, len(self.strategy.plan) - self.strategy.done)
             self.runtime.run(self.strategy, self.factory, self.roster, steps)
         finally:
             self.ledger.close()
-        return self.evaluation.outcome()
+        return evaluation.outcome()
 
     def result(self, metrics: dict[str, float]) -> dict[str, Any]:
         """Return what result.json says of the steps taken so far, with these metrics."""

@@ -89,7 +89,8 @@ class Choice:
     def check(self, key: str, value: Any) -> None:
         """See :class:`Constraint`."""
         if value not in self.names:
-            raise ConfigError.of(key, value, nearest(str(value), self.names))
+            hint, _, _ = nearest(str(value), self.names).rpartition("known:")
+            raise ConfigError.of(key, value, f"{hint}must be one of {', '.join(self.names)}")
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def test_spectral_norms_survive_cancellation():
     """Nearly parallel examples: the sums of all pairs and of the diagonal are close."""
     users = cohort(4, 5, 6)
     users.X[:] = users.X[:, :1] + 1e-4 * users.X
-    norms = Spectral().contributions(users, [], {}).norms
+    norms = Spectral().spectral(users, [], None).norms
     np.testing.assert_allclose(
         norms,
         [np.linalg.norm(naive.second_moment(x, y)) for x, y in zip(users.X, users.y, strict=True)],

@@ -108,7 +108,9 @@ def test_together_is_better_than_alone_and_users_alone_are_the_same():
     )
     alone = (
         Experiment(
-            compose(["algo=standalone", "model=features", "data.n=200", "model.pictures=200"])
+            compose(
+                ["algo=features/standalone", "model=features", "data.n=200", "model.pictures=200"]
+            )
         )
         .run()
         .result

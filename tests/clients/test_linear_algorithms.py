@@ -12,6 +12,7 @@ from clients.centaur import CentaurClient
 from clients.fedrep import FedRepClient
 from clients.initialisers.pairs import PairsTask as Pairs
 from clients.initialisers.power_method import PowerMethodTask as PowerMethod
+from privfed.algorithm.announcement import Announcement
 from privfed.data.cohort import draw_orders
 from privfed.foundation.linalg import retraction, unsvec
 
@@ -69,7 +70,9 @@ def test_the_paper_s_bounds_hold_for_any_user():
         None,
         **ALTMIN | {"target": "labels", "estimator": "halves", "eta_c": 2.0, "zeta": 3.0},
     )
-    moments, products = own.moments(next(users.blocks()), [U], announced("moments", 1e9, 1e9))
+    moments, products = own.moments(
+        next(users.blocks()), [U], Announcement.from_config(announced("moments", 1e9, 1e9))
+    )
     assert 1.0 < moments.norms.max() <= 4.0 and products.norms.max() <= 6.0
 
 

@@ -18,13 +18,18 @@ SMALL = (
     "data=patterns", f"data.n={USERS}", "data.m=6", "data.size=6", f"model.module.hidden=[8,{K}]", "rounds=3", "algo.lr=0.1",
 )  # fmt: skip
 ALGORITHMS = {
-    "centaur": ("algo=centaur", "model=mlp"),
-    "centaur, sampled": ("algo=centaur", "model=mlp", "algo.sampling=0.5"),
-    "centaur, batches": ("algo=centaur", "model=mlp", "algo.batch=4", "algo.augment=always"),
+    "centaur": ("algo=network/centaur", "model=mlp"),
+    "centaur, sampled": ("algo=network/centaur", "model=mlp", "algo.sampling=0.5"),
+    "centaur, batches": (
+        "algo=network/centaur",
+        "model=mlp",
+        "algo.batch=4",
+        "algo.augment=always",
+    ),
     "fedavg_ft": ("algo=fedavg_ft",),
     "ppsgd": ("algo=ppsgd", "algo.local_step=0.2"),
     "pmtl_ft": ("algo=pmtl_ft",),
-    "standalone": ("algo=standalone", "model=mlp", "algo.epochs=4"),
+    "standalone": ("algo=network/standalone", "model=mlp", "algo.epochs=4"),
 }
 BODY = 36 * 8 + 8 + 8 * K + K
 WHOLE = BODY + K * CLASSES + CLASSES

@@ -26,7 +26,7 @@ def users(n=30, m=8, d=6, labels=False, seed=0):
 
 def exp_client(cohort, **options):
     options = {
-        "longest": 2.0,
+        "L_f": 2.0,
         "C": 1.5,
         "targets": "relative",
         "train": "all",

@@ -13,6 +13,7 @@ from clients.table_fedrep import TableFedRepClient as FedRepClient
 from clients.table_fedrep import gram_square
 from clients.table_global import TableGlobalClient as GlobalClient
 from clients.table_standalone import TableStandaloneClient as StandaloneClient
+from privfed.config.instantiation import build
 from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import unsvec
 from privfed.models.table_model import PARTS, TableModel
@@ -207,4 +208,8 @@ def test_errors_of_real_users_are_not_told():
 def test_strengths_that_could_make_equations_singular_are_refused(value):
     for given in ({"ridge": value}, {"spectral_ridge": value}):
         with pytest.raises(ConfigError, match="1e-6 and 1e6"):
-            client(people(schema_of(), [3]), **given)
+            settings = {"ridge": 0.1, "spectral_ridge": 2.0} | given
+            target = "clients.table_fedrep.TableFedRepClient"
+            build({"_target_": target, **settings}, "algo")(
+                cohort=people(schema_of(), [3]), init=None
+            )

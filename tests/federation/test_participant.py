@@ -105,5 +105,5 @@ def test_tables_are_not_given_to_a_federation_that_learns_from_pictures(particip
 def test_every_algorithm_of_the_configuration_is_one_that_clients_make():
     known = set(targets_in_files((CONF,)))
     for path in CONF.glob("algo/**/*.yaml"):
-        found = re.findall(r"_target_: ((?:clients|privfed\.algorithm)\.\S+)", path.read_text())
+        found = re.findall(r"_target_: ((?:clients|privfed\.algorithm)\.[\w.]+)", path.read_text())
         assert found and set(found) <= known, path

@@ -30,10 +30,10 @@ SMALL = {
 LINEAR = ("data.n=200", "data.d=6", "rounds=3")
 IMAGES = ("data.n=60", "data.m=6", "data.size=6", "model.module.hidden=[8,5]")
 NETWORKS = {name: (f"algo={name}", *IMAGES, "rounds=3") for name in ("fedavg_ft", "ppsgd", "pmtl_ft")} | {
-    "centaur, network": ("algo=centaur", "model=mlp", *IMAGES, "rounds=3"),
-    "standalone, network": ("algo=standalone", "model=mlp", *IMAGES, "algo.epochs=3"),
+    "centaur, network": ("algo=network/centaur", "model=mlp", *IMAGES, "rounds=3"),
+    "standalone, network": ("algo=network/standalone", "model=mlp", *IMAGES, "algo.epochs=3"),
     "centaur, LeNet": (
-        "algo=centaur", "model=lenet", "data.n=20", "data.m=6", "data.size=16", "model.module.channels=[2,3]",
+        "algo=network/centaur", "model=lenet", "data.n=20", "data.m=6", "data.size=16", "model.module.channels=[2,3]",
         "model.module.hidden=[5]", "rounds=3",
     ),
 }  # fmt: skip

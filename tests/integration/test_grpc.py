@@ -53,7 +53,7 @@ def test_the_same_model_on_any_number_of_nodes_and_over_grpc(fleet):
 @pytest.mark.parametrize(
     "settings",
     [
-        ("algo=centaur", "model=mlp", "model.module.hidden=[8]"),
+        ("algo=network/centaur", "model=mlp", "model.module.hidden=[8]"),
         ("algo=headmean", "model.pictures=60"),
     ],
 )

@@ -143,6 +143,7 @@ def test_a_user_whose_numbers_overflow_contributes_nothing_and_harms_nobody():
             "step": 1,
             "task": "update",
             "round": 1,
+            "seed": 0,
             "clip": np.array([0.1]).tobytes(),
             "release": True,
             "measure": "",

@@ -122,7 +122,7 @@ def test_random_numbers_are_the_user_s_own():
 
 
 def test_augmented_runs_differ_in_heads_only_where_asked():
-    base = ("algo=centaur", "model=mlp", *MLP[1:], "eps=inf", "algo.lr=0.1")
+    base = ("algo=network/centaur", "model=mlp", *MLP[1:], "eps=inf", "algo.lr=0.1")
     never, final, always = (
         Experiment(compose([*base, f"algo.augment={when}"])).run()
         for when in ("never", "final", "always")

@@ -168,15 +168,14 @@ def test_linear_algorithms_take_no_network(tmp_path, monkeypatch, capfd):
 
 
 @pytest.mark.parametrize("algo", ["centaur", "standalone"])
-def test_a_network_chooses_the_algorithm_s_own_config_for_networks(algo):
-    linear, chosen = (
-        compose([f"algo={algo}"]),
-        compose([f"algo={algo}", "model=mlp", "algo.lr=0.5"]),
-    )
+def test_the_form_of_an_algorithm_for_networks_is_chosen_by_its_name(algo):
+    linear, chosen = compose([f"algo={algo}"]), compose([f"algo=network/{algo}", "algo.lr=0.5"])
     assert linear.algo.name == chosen.algo.name == algo
-    assert (linear.algo.get("kind"), chosen.algo.kind, chosen.algo.lr) == (None, "network", 0.5)
+    assert (linear.algo.kind, chosen.algo.kind, chosen.algo.lr) == ("linear", "network", 0.5)
     assert chosen.data._target_.endswith("Patterns") and linear.data._target_.endswith("Synthetic")
-    assert compose(["model=mlp", f"algo={algo}"]).algo.kind == "network", "whatever the order"
+    for more in ([], ["algo.lr=0.5"]):
+        with pytest.raises(ConfigError, match=f"choose algo=network/{algo}"):
+            compose([f"algo={algo}", "model=mlp", *more])
 
 
 MINE = """
@@ -201,7 +200,8 @@ def test_a_module_of_one_s_own(algo, tmp_path, monkeypatch):
     importlib.invalidate_caches()
     module = ("model=module", "model.module._target_=own_net.Net", "model.split=top.head")
     more = () if algo == "standalone" else ("eps=inf",)
-    outcome = Experiment(compose([f"algo={algo}", "data=patterns", *SMALL, *module, *more])).run()
+    form = f"network/{algo}" if algo in ("centaur", "standalone") else algo
+    outcome = Experiment(compose([f"algo={form}", "data=patterns", *SMALL, *module, *more])).run()
     sys.modules.pop("own_net", None)
     body, head = ["body.1.weight", "body.1.bias"], ["top.head.weight", "top.head.bias"]
     assert list(outcome.model) == {"centaur": body, "standalone": []}.get(algo, [*body, *head])
@@ -223,7 +223,7 @@ def test_a_config_dir_with_a_model_and_its_module(tmp_path, monkeypatch):
             [
                 "--config-dir",
                 "mine",
-                "algo=centaur",
+                "algo=network/centaur",
                 "model=own",
                 "data=patterns",
                 *SMALL,

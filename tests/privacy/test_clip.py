@@ -64,7 +64,7 @@ CLIENTS = {
         for algo in ("centaur", "fedavg_ft", "ppsgd", "pmtl_ft")
     },
     "centaur, batches, augmented": (
-        "algo=centaur",
+        "algo=network/centaur",
         "model=mlp",
         "algo.batch=2",
         "algo.augment=always",

@@ -126,7 +126,7 @@ def test_nobody_is_missing_because_of_a_coin():
 
 
 def test_a_user_who_does_not_take_part_keeps_its_head():
-    experiment = prepared("algo=centaur", "model=mlp", *SAMPLED[1:])
+    experiment = prepared("algo=network/centaur", "model=mlp", *SAMPLED[1:])
     strategy = experiment.strategy
     client = experiment.factory(range(N))
     told = strategy.announcement(strategy.plan[0])

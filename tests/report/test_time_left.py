@@ -20,9 +20,11 @@ def clock(monkeypatch):
 def progress(tasks):
     experiment = SimpleNamespace(
         strategy=SimpleNamespace(
-            rounds=3, task="gradient", plan=[SimpleNamespace(task=task) for task in tasks]
+            planned_rounds=3,
+            rounds_task="gradient",
+            plan=[SimpleNamespace(task=task) for task in tasks],
         ),
-        data=SimpleNamespace(simulated=True, n=2, m=3, d=4),
+        data=SimpleNamespace(n=2, examples="3 examples of 4 features each"),
         cfg=SimpleNamespace(algo=SimpleNamespace(name="fedrep")),
         nodes=[0],
         budget=SimpleNamespace(epsilon=1.0, delta=1e-6, neighbouring="replace-one"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from privfed.algorithm.announcement import Announcement
 from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import dist, retraction
 from privfed.privacy.accounting import gaussian_mu
@@ -32,7 +33,7 @@ def test_shrinking_keeps_what_is_structure_and_drops_what_is_noise(experiment):
     made = experiment("algo=altmin", "eps=1", "data.n=3000", "rounds=1")
     made.run()
     strategy, (k, d) = made.strategy, (2, 8)
-    std = strategy._noise_std()
+    std = strategy.noise_std("moments")
     rng = np.random.default_rng(0)
     noise = std * rng.standard_normal((k * d, k * d))
     noise = (noise + noise.T) / 2
@@ -126,7 +127,7 @@ def test_private_clip_norms_follow_the_quantile_of_both_sums(experiment):
     strategy, users = made.strategy, made.data.cohort(0, 4000)
     client = made.factory.serving(users)
     block = next(users.blocks(bytes_each=1 << 30))
-    parts = client.moments(block, strategy.shared, {"release": False})
+    parts = client.moments(block, strategy.shared, Announcement(1, "moments", 1, 0, (), False))
     for name, part in zip(("moments", "products"), parts, strict=True):
         assert 0.35 < np.mean(part.norms <= strategy.clips[name]) < 0.65, name
 

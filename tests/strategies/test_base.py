@@ -85,9 +85,7 @@ def test_the_order_of_arrival_does_not_matter(strategy):
 
 def test_the_divisor_is_the_public_number_of_users_whoever_replies(strategy):
     means = []
-    strategy.init.step = lambda federation, t, shared, mean: (
-        means.append(mean) or [np.eye(8)[:, :2]]
-    )
+    strategy.apply = lambda step, released: means.extend(released)
     strategy.federation.strict = False
     size = first_shape(strategy)[0]
     small = np.full(size, 1e-3)
@@ -96,13 +94,11 @@ def test_the_divisor_is_the_public_number_of_users_whoever_replies(strategy):
 
 
 def test_a_step_that_charges_nothing_is_stopped(strategy):
-    strategy.init.release = lambda federation, step, total, bound, users: total / users
+    strategy.release = lambda step, sums, users: [sums[step.task] / users]
     with pytest.raises(
         RefutedError, match=r"step 1 \(spectral\) used users' data without a release"
     ):
-        strategy.aggregate_fit(
-            1, [reply("0", np.zeros(strategy.init.shape(strategy.federation)))], []
-        )
+        strategy.aggregate_fit(1, [reply("0", np.zeros(first_shape(strategy)))], [])
 
 
 def test_a_failing_node_stops_a_run_in_one_process(strategy):

@@ -212,7 +212,7 @@ def test_as_many_directions_as_stand_out(tmp_path):
         )
         model = made.run().model
         assert model["U"].shape == (5, wanted)
-        said = " ".join(made.strategy.notes)
+        said = " ".join(made.strategy.notes())
         assert ("No shared direction" in said) == (eps == "0.01") == (not model["scale"].any())
         assert ("give public bounds" in said) == (eps == "0.01")
 

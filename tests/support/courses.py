@@ -11,6 +11,7 @@ from clients.fedavg_ft import FedAvgClient
 from clients.pmtl_ft import MultiTaskClient
 from clients.ppsgd import AdditiveClient
 from clients.standalone_network import StandaloneNetworkClient
+from privfed.algorithm.announcement import Announcement
 from privfed.data.cohort import BLOCK, Cohort
 from privfed.models import architectures
 from privfed.models.network import Network
@@ -121,7 +122,10 @@ def client_of(kind, net, cohort=None, chunk=None, **changes):
 def updates(client, shared, t=1):
     """Every user's change of the shared parameters (n, P)."""
     client.memory.begin(t)
-    parts = [client.contribute(block, shared, {"round": t}).parts for block in client.blocks()]
+    parts = [
+        client.contribute(block, shared, Announcement(1, "update", t, 0, (), True)).parts
+        for block in client.blocks()
+    ]
     return np.concatenate(
         [
             np.concatenate([p.detach().double().reshape(len(p), -1) for p in some], 1)

@@ -18,9 +18,9 @@ READING = {
 """Defaults of how a table is read."""
 
 
-def source(kind: type, seed: int = 0, **settings: Any) -> Any:
+def source(made: type, /, seed: int = 0, **settings: Any) -> Any:
     """The source of this class with these settings."""
-    target = f"{kind.__module__}.{kind.__qualname__}"
+    target = f"{made.__module__}.{made.__qualname__}"
     return build({"_target_": target, **settings}, "data")(seed=seed)
 
 

@@ -133,7 +133,7 @@ def test_files(refusal, content, words):
             "data.bounds.a=[0.0, 1.0]: the column is in data.categorical",
         ),
         ({"categories": "onehot"}, "data.categories=onehot: did you mean 'one-hot'?"),
-        ({"missing": "skip"}, "known: drop, indicator, mean, refuse"),
+        ({"missing": "skip"}, "must be one of mean, indicator, drop, refuse"),
         ({"task": "classify"}, "data.task=classify: did you mean 'classification'?"),
         ({"buckets": 0}, "data.buckets=0: must be a whole number of at least 1"),
         ({"most_categories": 2.5}, "data.most_categories=2.5"),
