@@ -209,7 +209,8 @@ class CohortClient(NumPyClient):
     def _asked(self, told: Announcement) -> Ids | None:
         """Return the places of users who take part in this step; None means all."""
         if told.sampling < 1:
-            return np.flatnonzero(coins(self.cohort.ids, told.to_config()))
+            thrown = coins(self.cohort.ids, told.sampling, told.seed, told.step, told.secret)
+            return np.flatnonzero(thrown)
         if told.group is None:
             return None
         groups = groups_of(self.cohort.ids, told.users, told.groups, told.seed)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from flwr.common import parameters_to_ndarrays
 
+from privfed.algorithm.announcement import Announcement
 from privfed.audit.replay import COHORT, Theatre, floating
 from privfed.audit.transcript import Call, Message, Transcript
 from privfed.data.cohort import Cohort, coins
@@ -137,8 +138,10 @@ class Search:
                     yield message, calls
 
     def _is_asked(self, message: Message) -> bool:
-        if "sampling" in message.ins.config:
-            return bool(coins(np.array([self.user]), message.ins.config)[0])
+        told = Announcement.from_config(message.ins.config)
+        if told.sampling < 1:
+            own = np.array([self.user])
+            return bool(coins(own, told.sampling, told.seed, told.step, told.secret)[0])
         m, d = self.theatre.experiment.data.m, self.theatre.experiment.data.d
         return bool(self._answer(message, (np.zeros((m, d)), np.zeros(m))))
 

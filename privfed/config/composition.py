@@ -58,7 +58,9 @@ def compose(overrides: Sequence[str], config_dir: str | None = None) -> DictConf
         words = " ".join(str(error).split())
         raise ConfigError(f"--config-dir {config_dir}: not valid YAML: {words}") from error
     except (HydraException, OmegaConfBaseException) as error:
-        raise explain(error, overrides, extra, partial(_check_algorithm, folders=folders)) from error
+        raise explain(
+            error, overrides, extra, partial(_check_algorithm, folders=folders)
+        ) from error
     check_whole("seed", cfg.seed, least=0)
     return cfg
 

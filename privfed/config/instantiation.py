@@ -77,7 +77,7 @@ def filled(node: Settings | DictConfig, available: Settings) -> dict[str, Any]:
 def algorithm_settings(cfg: DictConfig) -> dict[str, Any]:
     """Return what an algorithm's strategy and client may ask for by name."""
     algo = OmegaConf.to_container(cfg.algo)
-    model = OmegaConf.to_container(cfg.model)
+    model = without_about(OmegaConf.to_container(cfg.model))
     assert isinstance(algo, dict)
     settings = {str(key): value for key, value in algo.items()}
     return {**settings, "rounds": cfg.rounds, "seed": cfg.seed, "model": model}

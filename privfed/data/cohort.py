@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -260,24 +260,24 @@ def groups_of(ids: Ids, n: int, groups: int, seed: int) -> NDArray[np.int64]:
     return place % groups
 
 
-def coins(ids: Ids, config: Mapping[str, Any]) -> NDArray[np.bool_]:
-    """Decide for each user independently whether it takes part in a step.
+def coins(ids: Ids, probability: float, seed: int, step: int, secret: bool) -> NDArray[np.bool_]:
+    """Return whether each user takes part in a step, independently of all others.
 
-    In simulations coins are keyed by (seed, step, block of users) and are the same in every
-    runtime. Where noise is secret, coins are secret too: the guarantee assumes that nobody knows
-    which users took part.
+    In simulations coins are keyed by (seed, step, block of users) and the same everywhere. Where
+    noise is secret, so are coins: whoever knew them would know who took part, and the guarantee
+    counts on nobody knowing.
 
     Args:
-        ids: public numbers (n,) of the users.
-        config: announced settings: probability `sampling`, flag `secret`, `seed` and `step`.
-
-    Returns:
-        Whether each user takes part (n,).
+        ids: public numbers of the users (n,).
+        probability: probability with which each user takes part.
+        seed: seed of the run.
+        step: number of the step.
+        secret: whether coins come from the operating system's cryptographic generator.
     """
-    q = float(config["sampling"])
-    if config["secret"]:
-        return np.frombuffer(os.urandom(8 * len(ids)), dtype=np.uint64) < np.uint64(q * 2.0**64)
-    return draws(int(config["seed"]), ids, 1, "coins", int(config["step"]))[:, 0] < q
+    if secret:
+        words = np.frombuffer(os.urandom(8 * len(ids)), dtype=np.uint64)
+        return words < np.uint64(probability * 2.0**64)
+    return draws(seed, ids, 1, "coins", step)[:, 0] < probability
 
 
 def draws(seed: int, ids: Ids, m: int, *purpose: str | int) -> Array:

@@ -122,7 +122,7 @@ def divided_by_replies(monkeypatch):
 
     def aggregate_fit(self, server_round, results, failures):
         present = sum(len(self.federation.nodes[node.cid]) for node, _ in results)
-        self._update = lambda step, sums, n: type(self)._update(self, step, sums, present)
+        self.release = lambda step, sums, n: type(self).release(self, step, sums, present)
         return real(self, server_round, results, failures)
 
     monkeypatch.setattr(PrivateStrategy, "aggregate_fit", aggregate_fit)
@@ -192,7 +192,12 @@ def test_one_selection_is_found_to_cost_most_of_what_it_claims(folder):
 
 
 @pytest.mark.parametrize(
-    "algo", [name for name in options("algo") if name not in ("standalone", "oracle")]
+    "algo",
+    [
+        name
+        for name in options("algo")
+        if name.split("/")[-1] not in ("standalone", "oracle") and "table/" not in name
+    ],
 )
 @pytest.mark.parametrize("neighbouring", ["replace-one", "add-remove"])
 def test_every_algorithm_is_consistent(algo, neighbouring, folder):

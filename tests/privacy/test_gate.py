@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from privfed.foundation.errors import BudgetError, ConfigError
+from privfed.privacy.bounds import NormBound
 from privfed.privacy.clipping import clip, clip_factors, norm
 from privfed.privacy.gate import GRID, NoiseGate
 from privfed.privacy.ledger import Budget, Ledger
@@ -28,7 +29,7 @@ def gate(epsilon=1.0, neighbouring="replace-one", source=None, path=None):
 @pytest.mark.parametrize(("neighbouring", "factor"), [("replace-one", 2), ("add-remove", 1)])
 def test_noise_has_the_claimed_scale(neighbouring, factor):
     made = gate(10.0, neighbouring)
-    noise = made.release("x", np.zeros(200_000), bound=3.0, mu=0.5, round=1)
+    noise = made.release("x", np.zeros(200_000), bound=NormBound(3.0), mu=0.5, round=1)
     entry = made.ledger.releases[0]
     assert entry.sensitivity == pytest.approx(
         factor * 3.0, rel=1e-3
@@ -75,7 +76,7 @@ def test_the_ledger_is_on_disk_before_the_release_returns(tmp_path):
 
     made = gate(1.0, source=Spy(0), path=path)
     for t in (1, 2, 3):
-        made.release("x", np.zeros(2), bound=1.0, mu=0.05, round=t)
+        made.release("x", np.zeros(2), bound=NormBound(1.0), mu=0.05, round=t)
     assert seen == [1, 2, 3]
     entries = [json.loads(line) for line in path.read_text().splitlines()]
     assert [entry["release"] for entry in entries] == [1, 2, 3]
@@ -85,10 +86,10 @@ def test_the_ledger_is_on_disk_before_the_release_returns(tmp_path):
 def test_over_budget_is_refused_and_nothing_is_written(tmp_path):
     path = tmp_path / "ledger.jsonl"
     made = gate(1.0, path=path)
-    made.release("x", np.zeros(2), bound=1.0, mu=0.2, round=1)
+    made.release("x", np.zeros(2), bound=NormBound(1.0), mu=0.2, round=1)
     before = path.read_text()
     with pytest.raises(BudgetError, match="nothing was released"):
-        made.release("x", np.zeros(2), bound=1.0, mu=0.2, round=2)
+        made.release("x", np.zeros(2), bound=NormBound(1.0), mu=0.2, round=2)
     assert path.read_text() == before and len(made.ledger.releases) == 1
 
 
@@ -97,13 +98,19 @@ def test_the_whole_budget_can_be_spent_in_any_number_of_releases():
         made = gate(0.5)
         for t in range(parts):
             made.release(
-                "x", np.zeros(1), bound=1.0, mu=made.ledger.budget.mu / math.sqrt(parts), round=t
+                "x",
+                np.zeros(1),
+                bound=NormBound(1.0),
+                mu=made.ledger.budget.mu / math.sqrt(parts),
+                round=t,
             )
         assert 0.99 * 0.5 <= made.ledger.epsilon <= 0.5
 
 
 def test_another_run_s_ledger_is_never_touched(tmp_path):
-    gate(path=tmp_path / "ledger.jsonl").release("x", np.zeros(1), bound=1.0, mu=0.1, round=1)
+    gate(path=tmp_path / "ledger.jsonl").release(
+        "x", np.zeros(1), bound=NormBound(1.0), mu=0.1, round=1
+    )
     with pytest.raises(ConfigError, match="already holds"):
         gate(path=tmp_path / "ledger.jsonl")
 
@@ -113,7 +120,7 @@ def test_low_bits_do_not_tell_sums_apart():
     rng = np.random.default_rng(0)
     for total in (np.zeros(2000), 0.05 * rng.standard_normal(2000), np.full(2000, 1e-9)):
         made = gate(source=DiscreteNoise())
-        out = made.release("x", total, bound=0.05, mu=0.03, round=1)
+        out = made.release("x", total, bound=NormBound(0.05), mu=0.03, round=1)
         grid = 2.0 ** (math.floor(math.log2(0.1 / 0.03)) + GRID)
         np.testing.assert_array_equal(out / grid, np.rint(out / grid))
         assert made.ledger.releases[0].sensitivity >= 0.1 + grid * math.sqrt(2000)
@@ -124,8 +131,8 @@ def test_rounding_to_the_grid_stays_within_the_sensitivity(total, seed):
     """What enters the noise (the release minus the noise) moves by no more than the ledger claims."""
     made, zero = gate(source=SeededNoise(seed)), gate(source=SeededNoise(seed))
     moved = total + np.array([1.0, 0, 0, 0, 0])
-    a = made.release("x", total, bound=0.5, mu=0.1, round=1)
-    b = zero.release("x", moved, bound=0.5, mu=0.1, round=1)
+    a = made.release("x", total, bound=NormBound(0.5), mu=0.1, round=1)
+    b = zero.release("x", moved, bound=NormBound(0.5), mu=0.1, round=1)
     assert np.linalg.norm(a - b) <= made.ledger.releases[0].sensitivity
 
 

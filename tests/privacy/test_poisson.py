@@ -11,6 +11,7 @@ from flwr.common import FitIns, ndarrays_to_parameters, parameters_to_ndarrays
 from opacus.accountants import PRVAccountant
 from support import naive
 
+from privfed.algorithm.announcement import Announcement
 from privfed.commands import audit, replay
 from privfed.commands.run import main
 from privfed.config.composition import compose
@@ -38,42 +39,43 @@ def prepared(*settings):
 
 
 def config(step=1, q=0.3, seed=0, secret=False):
-    return {"sampling": q, "secret": secret, "seed": seed, "step": step}
+    return {"probability": q, "secret": secret, "seed": seed, "step": step}
 
 
 def test_coins_do_not_depend_on_nodes():
-    whole = coins(IDS, config())
+    whole = coins(IDS, **config())
     for part in (IDS[:1], IDS[5:17], IDS[BLOCK - 2 : BLOCK + 2], IDS[::7], IDS[-1:], IDS[:0]):
-        np.testing.assert_array_equal(coins(part, config()), whole[part])
+        np.testing.assert_array_equal(coins(part, **config()), whole[part])
 
 
 @pytest.mark.parametrize("secret", [False, True])
 @pytest.mark.parametrize("q", [1e-9, 0.01, 0.3, 0.9, 1 - 1e-16])
 def test_coins_fall_as_often_as_announced(q, secret):
-    thrown = np.concatenate([coins(IDS, config(step, q, secret=secret)) for step in range(1, 9)])
+    thrown = np.concatenate([coins(IDS, **config(step, q, secret=secret)) for step in range(1, 9)])
     assert abs(thrown.mean() - q) <= 6 * math.sqrt(q * (1 - q) / thrown.size) + 1e-12
 
 
 @pytest.mark.parametrize("secret", [False, True])
 def test_coins_are_thrown_anew_in_every_step(secret):
-    one, other = (coins(IDS, config(step, secret=secret)) for step in (1, 2))
+    one, other = (coins(IDS, **config(step, secret=secret)) for step in (1, 2))
     assert abs(np.mean(one & other) - 0.3**2) < 0.03 and abs(np.corrcoef(one, other)[0, 1]) < 0.1
     blocks = one[: 3 * BLOCK].reshape(3, BLOCK)
     assert np.abs(np.corrcoef(blocks) - np.eye(3)).max() < 0.2, "and in every block of users"
-    assert not np.array_equal(one, coins(IDS, config(seed=1)))
+    assert not np.array_equal(one, coins(IDS, **config(seed=1)))
 
 
 def test_secret_coins_differ_from_call_to_call():
-    assert not np.array_equal(coins(IDS, config(secret=True)), coins(IDS, config(secret=True)))
-    np.testing.assert_array_equal(coins(IDS, config()), coins(IDS, config()))
+    assert not np.array_equal(coins(IDS, **config(secret=True)), coins(IDS, **config(secret=True)))
+    np.testing.assert_array_equal(coins(IDS, **config()), coins(IDS, **config()))
 
 
 @pytest.mark.parametrize(("noise", "secret"), [("seeded", False), ("discrete", True)])
 def test_coins_are_as_secret_as_noise(noise, secret):
     strategy = prepared(*SAMPLED, f"privacy.noise={noise}").strategy
     told = strategy.announcement(strategy.plan[0])
-    assert told["secret"] is secret and told["sampling"] == Q
-    assert "sampling" not in prepared(*SMALL).strategy.announcement(strategy.plan[0])
+    assert told.secret is secret and told.sampling == Q
+    everybody = prepared(*SMALL).strategy
+    assert "sampling" not in everybody.announcement(everybody.plan[0]).to_config()
 
 
 @pytest.mark.parametrize("nodes", [1, 5])
@@ -81,16 +83,19 @@ def test_the_divisor_is_the_expected_number_of_users(nodes):
     experiment = prepared(
         *SAMPLED, "rounds=1", "eps=inf", "algo.clip=0.05", "algo.eta=1", f"runtime.nodes={nodes}"
     )
-    start = [array.copy() for array in experiment.strategy.start]
+    start = [array.copy() for array in experiment.strategy.shared]
     client = experiment.factory(range(N))
-    parts = [client.contribute(block, start, {"round": 1}).parts for block in client.blocks()]
+    parts = [
+        client.contribute(block, start, Announcement(1, "update", 1, 0, (), True)).parts
+        for block in client.blocks()
+    ]
     updates = np.concatenate(
         [
             np.concatenate([p.detach().double().reshape(len(p), -1) for p in some], 1)
             for some in parts
         ]
     )
-    there = coins(np.arange(N), config(q=Q))
+    there = coins(np.arange(N), **config(q=Q))
     assert 0 < there.sum() != Q * N, "otherwise this test says nothing"
     wanted = sum(naive.clip(update, 0.05) for update in updates[there]) / (Q * N)
     model = experiment.run().model
@@ -104,12 +109,13 @@ def test_who_does_not_take_part_answers_like_everybody_else():
     """Nothing, or a shorter message, would tell everybody on the way who took part, and the guarantee with it."""
     experiment = prepared(*SAMPLED)
     strategy = experiment.strategy
-    ins = FitIns(ndarrays_to_parameters(strategy.start), strategy.announcement(strategy.plan[0]))
-    there = coins(np.arange(N), ins.config)
+    told = strategy.announcement(strategy.plan[0])
+    ins = FitIns(ndarrays_to_parameters(strategy.shared), told.to_config())
+    there = coins(np.arange(N), **config(told.step, Q, told.seed))
     answers = [experiment.factory(range(i, i + 1)).to_client().fit(ins) for i in range(N)]
     arrays = [parameters_to_ndarrays(answer.parameters) for answer in answers]
     assert {(len(some), some[0].shape, some[0].dtype) for some in arrays} == {
-        (1, strategy.shape(), np.dtype(float))
+        (1, strategy.size(), np.dtype(float))
     }
     assert {(answer.num_examples, tuple(answer.metrics)) for answer in answers} == {(1, ("step",))}
     assert len({len(answer.parameters.tensors[0]) for answer in answers}) == 1
@@ -130,8 +136,8 @@ def test_a_user_who_does_not_take_part_keeps_its_head():
     strategy = experiment.strategy
     client = experiment.factory(range(N))
     told = strategy.announcement(strategy.plan[0])
-    client.fit(strategy.start, told)
-    there = coins(np.arange(N), told)
+    client.fit(strategy.shared, told.to_config())
+    there = coins(np.arange(N), **config(told.step, Q, told.seed))
     assert client.memory.now["W"].any(axis=(1, 2)).tolist() == there.tolist()
 
 

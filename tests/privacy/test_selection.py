@@ -15,6 +15,7 @@ from privfed.algorithm.replies import totals_of
 from privfed.config.composition import compose
 from privfed.data.cohort import Cohort
 from privfed.experiment.wiring import Experiment
+from privfed.privacy.bounds import NormBound
 from privfed.privacy.clipping import SCORE, clamp
 from privfed.privacy.gate import NoiseGate
 from privfed.privacy.ledger import Budget, Ledger
@@ -75,7 +76,7 @@ def scores(experiment, X, y):
     strategy = experiment.strategy
     step = strategy.plan[0]
     client = experiment.factory.serving(Cohort(np.arange(len(X)), X, y))
-    return client.fit(strategy.announced(step), strategy.announcement(step))[0][0]
+    return client.fit(strategy.candidates(), strategy.announcement(step).to_config())[0][0]
 
 
 @pytest.mark.parametrize("neighbouring", ["replace-one", "add-remove"])
@@ -92,7 +93,9 @@ def test_selection_frequencies_are_the_exact_ones(neighbouring):
     for seed in range(20_000):
         gate = NoiseGate(Ledger(Budget(epsilon, 0.0, neighbouring)), SeededNoise(seed))
         counts[
-            gate.select("select", total, bound=SCORE, epsilon=epsilon * (1 - 1e-12), round=1)
+            gate.select(
+                "select", total, bound=NormBound(SCORE), epsilon=epsilon * (1 - 1e-12), round=1
+            )
         ] += 1
     rare = exact * 20_000 < 5
     observed = np.append(counts[~rare], counts[rare].sum())
@@ -129,7 +132,7 @@ def test_replies_out_of_range_are_clamped_to_what_a_nodes_users_can_send():
         )
         results.append((LocalProxy(str(i), None), answer))
     totals, present = totals_of(
-        results, [((C,), SCORE)], strategy.federation.asked(0, None), strategy.bounded, 1
+        results, [((C,), SCORE)], strategy.federation.asked(0, None), clamp, 1
     )
     np.testing.assert_array_equal(totals[0], 20 * SCORE + np.floor(lies[2]))
     assert present == 60
@@ -163,7 +166,7 @@ def test_without_privacy_the_best_candidate_is_taken(algo):
     best = scores(
         experiment, *(getattr(experiment.data.cohort(0, 60), name) for name in "Xy")
     ).argmax()
-    choice = experiment.strategy.publish(experiment.strategy.pool[best])[0]
+    choice = experiment.strategy.published(experiment.strategy.pool[best])[0]
     outcome = experiment.run()
     np.testing.assert_array_equal(outcome.model["U"], choice)
     assert outcome.result["privacy"]["guarantee"] == "none" and math.isinf(
@@ -177,7 +180,7 @@ def test_candidates_depend_on_nothing_but_seed_and_choice(algo):
     np.testing.assert_array_equal(a.strategy.pool, b.strategy.pool)
     assert not np.allclose(a.strategy.pool, c.strategy.pool)
     for experiment in (a, b):
-        experiment.strategy.step(1, np.asarray(5))
+        experiment.strategy.choose(1, 5)
     np.testing.assert_array_equal(a.strategy.pool, b.strategy.pool)
     assert (
         len(a.strategy.pool) == 40
