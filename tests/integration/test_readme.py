@@ -113,8 +113,8 @@ LEAKS = {
         self.exact = sums[step.task] / users
         return super().release(step, sums, users)
 
-    def step(self, t, mean):
-        self.shared = [self.shared[0] - self.eta * self.exact]
+    def update(self, t, mean):
+        return [self.shared[0] - self.eta * self.exact]
 """,
 }
 """What a replay says, and the methods of a strategy that make it say so."""

@@ -1,0 +1,48 @@
+"""Documents name files, modules, links and settings that exist."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from conftest import ROOT
+
+from privfed.config.choices import GROUPS, options
+
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+PAGES += sorted((ROOT / "docs").glob("*.md"))
+FOLDERS = "privfed|strategies|clients|conf|scripts|benchmarks|tests|docs|examples"
+
+
+def missing_module(dotted: str) -> bool:
+    """Whether a dotted name is neither a module nor something that a module mentions."""
+    parts = dotted.split(".")
+    for length in range(len(parts), 0, -1):
+        base = ROOT.joinpath(*parts[:length])
+        file = base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
+        if file.exists():
+            rest = parts[length:]
+            return bool(rest) and not re.search(rf"\b{rest[0]}\b", file.read_text())
+    return True
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_names_exists(page):
+    text = page.read_text(encoding="utf-8")
+    paths = re.findall(rf"(?<![\w/.-])((?:{FOLDERS})/[\w/.*-]+)", text)
+    lost = [p for p in paths if not re.search("[A-Z]{4}", p) and not [*ROOT.glob(p.rstrip("."))]]
+    lost += [
+        name for name in re.findall(r"(?<![\w/.-])privfed(?:\.\w+)+", text) if missing_module(name)
+    ]
+    links = re.findall(r"\]\(([^)#:]+)\)", text)
+    lost += [link for link in links if not (page.parent / link).exists()]
+    assert not lost
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_chooses_can_be_chosen(page):
+    text = page.read_text(encoding="utf-8")
+    own = set(re.findall(r"mine/algo/(\w+)\.yaml", text)) | {"yours", "shared_model"}
+    for group in GROUPS:
+        chosen = re.findall(rf"(?<![\w.-]){group}=([a-z][\w/-]*)", text)
+        assert set(chosen) <= {*options(group), *own}, group
