@@ -61,7 +61,7 @@ CLIENTS = {
     "rgrad": ("algo=rgrad", "data.d1=3", "data.d2=1", "data.r=1"),
     **{
         f"{algo}, network": (f"algo={algo}", "model=mlp")
-        for algo in ("centaur", "fedavg_ft", "ppsgd", "pmtl_ft")
+        for algo in ("network/centaur", "fedavg_ft", "ppsgd", "pmtl_ft")
     },
     "centaur, batches, augmented": (
         "algo=network/centaur",

@@ -23,7 +23,7 @@ from privfed.privacy.noise import DiscreteNoise, SeededNoise
 
 SETTINGS = ["data.n=40", "data.d=4", "data.m=6", "rounds=2", "runtime.threads=1", "runtime.nodes=2"]
 POINTS = [
-    (PrivateStrategy, "configure_fit"), (PrivateStrategy, "aggregate_fit"), (PrivateStrategy, "_update"),
+    (PrivateStrategy, "configure_fit"), (PrivateStrategy, "aggregate_fit"), (PrivateStrategy, "apply"),
     (PrivateStrategy, "_finish"), (NoiseGate, "release"), (Ledger, "charge"), (SeededNoise, "normal"),
     (DiscreteNoise, "normal"), (checkpoint, "save"),
 ]  # fmt: skip

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from privfed.foundation.errors import ConfigError
+from privfed.privacy.bounds import NormBound
 from privfed.privacy.gate import NoiseGate
 from privfed.privacy.ledger import Budget, Ledger
 from privfed.privacy.noise import SeededNoise
@@ -24,7 +25,9 @@ def written(tmp_path):
     ledger = Ledger(BUDGET)
     ledger.open(path)
     for t in range(4):
-        NoiseGate(ledger, SeededNoise(0)).release("x", np.zeros(3), bound=1.0, mu=0.05, round=t)
+        NoiseGate(ledger, SeededNoise(0)).release(
+            "x", np.zeros(3), bound=NormBound(1.0), mu=0.05, round=t
+        )
     ledger.close()
     return path, ledger.chain
 
@@ -90,7 +93,9 @@ def test_a_ledger_cut_at_the_end_or_exchanged_is_refused(written, tmp_path):
     other = Ledger(BUDGET)
     other.open(tmp_path / "other.jsonl")
     for t in range(4):
-        NoiseGate(other, SeededNoise(0)).release("x", np.zeros(3), bound=2.0, mu=0.05, round=t)
+        NoiseGate(other, SeededNoise(0)).release(
+            "x", np.zeros(3), bound=NormBound(2.0), mu=0.05, round=t
+        )
     other.close()
     with pytest.raises(ConfigError, match="cut or exchanged"):
         Ledger(BUDGET).reopen(tmp_path / "other.jsonl", 4, chain)

@@ -93,7 +93,7 @@ def played(tmp_path, monkeypatch, capfd):
             patch.setattr(
                 ledger, "time", SimpleNamespace(gmtime=lambda: None, strftime=lambda *_: "now")
             )
-            patch.setattr(wiring.Experiment, "_told", lambda self, seconds: 1.0)
+            patch.setattr(wiring.Experiment, "told_seconds", lambda self, seconds: 1.0)
             patch.setattr(wiring, "peak_rss_mb", lambda: 1.0)
             assert (
                 main(
@@ -232,7 +232,7 @@ def test_a_claim_about_a_table_can_be_audited(tmp_path, monkeypatch, capfd, kind
     [
         (audit.main, [], "under the assumption"),
         (audit.main, ["--one-run"], "--one-run: every user has to be a canary"),
-        (audit.main, ["algo=standalone"], "nothing to audit"),
+        (audit.main, ["algo=table/standalone"], "nothing to audit"),
         (replay.main, [], "data=table: a replay changes users' data"),
     ],
 )
