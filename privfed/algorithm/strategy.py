@@ -51,6 +51,7 @@ from privfed.algorithm.phases import (
 )
 from privfed.algorithm.replies import judgements, totals_of
 from privfed.federation.federation import Federation
+from privfed.federation.step_record import StepRecord
 from privfed.foundation.errors import ConfigError, PrivfedError, RefutedError
 from privfed.foundation.linalg import Array
 from privfed.privacy.accounting import GaussianRelease, Planned, Release
@@ -329,19 +330,14 @@ class PrivateStrategy(Strategy):
                 f"only {present} of {n} users answered in step {self.done + 1}; it was not "
                 f"released, {RESUME}"
             )
-        row: dict[str, Any] = {
-            "step": self.done + 1,
-            "task": step.task,
-            "round": step.round,
-            "users": n,
-        }
+        record = StepRecord(self.done + 1, step.task, step.round, n)
         if step.releases:
             made = len(ledger.releases)
             released = self.release(step, dict(zip(names, totals, strict=False)), n)
             first = self._charged(step, ledger.releases[made:])
             if isinstance(first, GaussianRelease):
-                noise = first.std / (first.sampling * n)
-                row |= {"clip": first.clip, "noise_std": noise}
+                record.clip = first.clip
+                record.noise_std = first.std / (first.sampling * n)
             self.apply(step, released)
         if measure is not None:
             self._measure(step, dict(zip(names, totals[-len(names) :], strict=True)), n)
@@ -349,7 +345,8 @@ class PrivateStrategy(Strategy):
             raise PrivfedError(
                 f"the shared parameters stopped being finite in step {self.done + 1} ({step.task})"
             )
-        self._finish(row | {"epsilon": ledger.epsilon, "missing_users": n - present})
+        record.epsilon, record.missing_users = ledger.epsilon, n - present
+        self._finish(record)
         return ndarrays_to_parameters(self.shared), {}
 
     def release(self, step: Step, sums: dict[str, Array], users: int) -> list[Any]:
@@ -419,13 +416,13 @@ class PrivateStrategy(Strategy):
             last = float(self.clips[name]) if step.releases else 0.0
             self.clips[name] = measure.clip(answer, n, self.federation.privacy.quantile, last)
 
-    def _finish(self, row: dict[str, Any]) -> None:
-        """End the step: judge what is published, and tell whoever keeps the record."""
-        row["seconds"] = time.perf_counter() - self._clock
+    def _finish(self, record: StepRecord) -> None:
+        """End the step: judge what is published, and hand the record on."""
+        record.seconds = time.perf_counter() - self._clock
         self.done += 1
         if self.federation.validate is not None and self.started:
-            row |= self.federation.validate(self.shared)
-        self.federation.on_step(row)
+            record.errors = self.federation.validate(self.shared)
+        self.federation.on_step(record)
 
     def configure_evaluate(
         self, server_round: int, parameters: Parameters, client_manager: ClientManager

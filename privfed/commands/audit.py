@@ -210,7 +210,7 @@ def _execute(options: argparse.Namespace) -> None:
     cfg = experiment.cfg
     folder = start_folder(cfg, cfg.out, f"audit-{cfg.algo.name}")
     experiment.federation.ready = time.perf_counter()
-    experiment.federation.on_step = experiment.rows.append
+    experiment.federation.on_step = experiment.keep_record
     experiment.federation.quorum = 0.0  # a silent canary does not stop a run
     experiment.ledger.open(folder / "ledger.jsonl")
     result, curves = (by_one_run if options.one_run else by_repetitions)(experiment, options)

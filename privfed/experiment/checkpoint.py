@@ -17,6 +17,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from privfed.federation.step_record import StepRecord
 from privfed.foundation.atomic_files import write_atomically
 from privfed.foundation.errors import BudgetError, ConfigError
 
@@ -110,9 +111,6 @@ def _give_up(strategy: Any) -> dict[str, Any]:
         )
     strategy.done += 1
     users = sum(strategy.federation.asked(step.phase.groups, step.group).values())
-    row = {"step": strategy.done, "task": step.task, "round": step.round, "users": users}
-    return row | {
-        "epsilon": strategy.federation.gate.ledger.epsilon,
-        "missing_users": users,
-        "seconds": 0.0,
-    }
+    record = StepRecord(strategy.done, step.task, step.round, users, missing_users=users)
+    record.epsilon = strategy.federation.gate.ledger.epsilon
+    return record.as_row()

@@ -6,7 +6,7 @@ import math
 import resource
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +22,70 @@ from privfed.foundation.linalg import Array
 
 if TYPE_CHECKING:
     from privfed.experiment.wiring import Experiment
+
+
+@dataclass(frozen=True)
+class PrivacyResult:
+    """What was guaranteed and spent.
+
+    Attributes:
+        epsilon, delta: what everything released together costs, under `neighbouring`.
+        target_epsilon: the budget.
+        neighbouring: neighbouring relation.
+        guarantee: `worst-case`, `under <assumption>` or `none`.
+        noise: where noise comes from.
+        releases: number of releases.
+        epsilon_by_neighbouring: cost under each relation for which sensitivities are known.
+    """
+
+    epsilon: float
+    delta: float
+    target_epsilon: float
+    neighbouring: str
+    guarantee: str
+    noise: str
+    releases: int
+    epsilon_by_neighbouring: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What result.json says.
+
+    Attributes:
+        algo, runtime, seed: names and seed of the run.
+        n_users, n_nodes: public numbers of users and nodes.
+        rounds: rounds of the last phase that were done.
+        metrics: errors of a simulation by name; empty where users are real.
+        judged: rows and users that metrics are means over, where held-out rows judge.
+        notes: what a reader should know besides the numbers.
+        heads: whether every user has a predictor of its own.
+        privacy: what was guaranteed and spent.
+        time: seconds of the run and of its parts.
+        peak_rss_mb: most memory that the process has held.
+        versions: of Python and of the packages that decide what a run computes.
+    """
+
+    algo: str
+    runtime: str
+    seed: int
+    n_users: int
+    n_nodes: int
+    rounds: int
+    metrics: dict[str, float]
+    judged: dict[str, int] | None
+    notes: list[str]
+    heads: bool
+    privacy: PrivacyResult
+    time: dict[str, float]
+    peak_rss_mb: float
+    versions: dict[str, str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the content of result.json; what does not apply is absent."""
+        content = asdict(self)
+        absent = {"judged": self.judged is None, "notes": not self.notes, "heads": self.heads}
+        return {key: value for key, value in content.items() if not absent.get(key)}
 
 
 @dataclass
@@ -67,7 +131,7 @@ def peak_rss_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def result_of(experiment: Experiment, metrics: dict[str, float]) -> dict[str, Any]:
+def result_of(experiment: Experiment, metrics: dict[str, float]) -> Result:
     """Return what result.json says of the steps taken so far.
 
     Args:
@@ -93,43 +157,43 @@ def result_of(experiment: Experiment, metrics: dict[str, float]) -> dict[str, An
     speed = {}
     if rounds and experiment.simulated:
         speed = {"user_rounds_per_s": sum(row["users"] for row in rounds) / rounds_s}
-    return {
-        "algo": cfg.algo.name,
-        "runtime": experiment.runtime.name,
-        "seed": cfg.seed,
-        "n_users": data.n,
-        "n_nodes": len(experiment.nodes),
-        "rounds": len(rounds),
-        "metrics": metrics,
-        **judged(strategy.sums),
-        **({"notes": notes} if notes else {}),
-        **({} if data.personal else {"heads": False}),
-        "privacy": {
-            "epsilon": cost[budget.neighbouring],
-            "delta": ledger.delta,
-            "target_epsilon": budget.epsilon,
-            "neighbouring": budget.neighbouring,
-            "guarantee": guarantee,
-            "noise": experiment.federation.gate.source.name,
-            "releases": len(ledger.releases),
-            "epsilon_by_neighbouring": cost,
-        },
-        "time": {
+    return Result(
+        algo=cfg.algo.name,
+        runtime=experiment.runtime.name,
+        seed=cfg.seed,
+        n_users=data.n,
+        n_nodes=len(experiment.nodes),
+        rounds=len(rounds),
+        metrics=metrics,
+        judged=judged(strategy.sums),
+        notes=notes,
+        heads=data.personal,
+        privacy=PrivacyResult(
+            epsilon=cost[budget.neighbouring],
+            delta=ledger.delta,
+            target_epsilon=budget.epsilon,
+            neighbouring=budget.neighbouring,
+            guarantee=guarantee,
+            noise=experiment.federation.gate.source.name,
+            releases=len(ledger.releases),
+            epsilon_by_neighbouring=cost,
+        ),
+        time={
             "total_s": experiment.told_seconds(time.perf_counter() - experiment.started),
             "setup_s": experiment.told_seconds(experiment.federation.ready - experiment.started),
             "rounds_s": rounds_s,
             **speed,
         },
-        "peak_rss_mb": told_memory(peak_rss_mb(), experiment.simulated),
-        "versions": versions(),
-    }
+        peak_rss_mb=told_memory(peak_rss_mb(), experiment.simulated),
+        versions=versions(),
+    )
 
 
-def judged(sums: dict[str, Any]) -> dict[str, Any]:
+def judged(sums: dict[str, Any]) -> dict[str, int] | None:
     """Return how many held-out rows of how many users metrics are means over, where rows judge."""
     if not sums.get("judged"):
-        return {}
-    return {"judged": {"rows": int(sums["judged"]), "users": int(sums["judged_users"])}}
+        return None
+    return {"rows": int(sums["judged"]), "users": int(sums["judged_users"])}
 
 
 def told_memory(megabytes: float, simulated: bool) -> float:

@@ -22,6 +22,7 @@ from privfed.experiment.result import Outcome, result_of
 from privfed.federation.client_factory import ClientFactory
 from privfed.federation.federation import Federation
 from privfed.federation.roster import Roster
+from privfed.federation.step_record import StepRecord
 from privfed.federation.user_state import PRIVATE, keep_fingerprint
 from privfed.foundation.errors import ConfigError, check_whole
 from privfed.foundation.linalg import Array
@@ -133,8 +134,9 @@ class Experiment:
         """
         written: list[str] = []
 
-        def record(row: Row) -> None:
-            row["seconds"] = self.told_seconds(row["seconds"])
+        def keep(record: StepRecord) -> None:
+            record.seconds = self.told_seconds(record.seconds)
+            row = record.as_row()
             self.rows.append(row)
             if folder is not None:
                 written.append(json.dumps(row))
@@ -154,7 +156,7 @@ class Experiment:
             evaluation = Evaluation(self)
             if self.data.simulated and self.watches:
                 self.federation.validate = evaluation.validator()
-            self.federation.on_step = record
+            self.federation.on_step = keep
             steps = max(1, len(self.strategy.plan) - self.strategy.done)
             self.runtime.run(self.strategy, self.factory, self.roster, steps)
         finally:
@@ -163,7 +165,11 @@ class Experiment:
 
     def result(self, metrics: dict[str, float]) -> dict[str, Any]:
         """Return what result.json says of the steps taken so far, with these metrics."""
-        return result_of(self, metrics)
+        return result_of(self, metrics).as_dict()
+
+    def keep_record(self, record: StepRecord) -> None:
+        """Add the record of a step to those of the run."""
+        self.rows.append(record.as_row())
 
     def told_seconds(self, seconds: float) -> float:
         """Return a time as it may be written down: in whole seconds where users are real.

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from privfed.data.cohort import groups_of
+from privfed.federation.step_record import StepRecord
 from privfed.foundation.linalg import Array
 from privfed.privacy.gate import NoiseGate
 from privfed.privacy.settings import PrivacySettings
@@ -41,7 +42,7 @@ class Federation:
     """The true representation, in simulations."""
     validate: Callable[[list[Array]], dict[str, float]] | None = None
     """Error of a published model on fresh public users, if there are any."""
-    on_step: Callable[[dict[str, Any]], None] = field(default=lambda row: None)
+    on_step: Callable[[StepRecord], None] = field(default=lambda row: None)
     join_timeout: float = 600
     """Seconds to wait for all nodes before the first step."""
     rejoin_timeout: float = 0

@@ -14,7 +14,7 @@ from support.tables import write
 
 from privfed.commands import audit, replay
 from privfed.commands.run import main
-from privfed.experiment import wiring
+from privfed.experiment import result, wiring
 from privfed.foundation.seeding import generator
 from privfed.privacy import ledger
 from privfed.privacy.clipping import norm
@@ -76,7 +76,7 @@ def played(tmp_path, monkeypatch, capfd):
         original(self, name, total, round=round, bound=bound, **terms)
         entered.append((name, np.array(total), self.ledger.releases[-1]))
         made = generator(0, name, round).random(total.shape)
-        return USERS * bound * made / np.linalg.norm(made)
+        return USERS * bound.clip * made / np.linalg.norm(made)
 
     def played(guise, *overrides, kind="numeric", missing="mean"):
         entered.clear()
@@ -94,7 +94,7 @@ def played(tmp_path, monkeypatch, capfd):
                 ledger, "time", SimpleNamespace(gmtime=lambda: None, strftime=lambda *_: "now")
             )
             patch.setattr(wiring.Experiment, "told_seconds", lambda self, seconds: 1.0)
-            patch.setattr(wiring, "peak_rss_mb", lambda: 1.0)
+            patch.setattr(result, "peak_rss_mb", lambda: 1.0)
             assert (
                 main(
                     [
