@@ -122,7 +122,8 @@ def conclude(entry: bench_history.Entry, console: Console) -> None:
     if bench_history.busy(entry):
         load, cores = entry["machine"]["load"], entry["machine"]["cores"]
         console.print(
-            f"The machine was busy (load {load} on {cores} cores): these figures are provisional, ratios and bounds, too."
+            f"The machine was busy (load {load} on {cores} cores): these figures are provisional, "
+            "ratios and bounds, too."
         )
     if entry["size"] == "full":
         measured = bench_page.measured_of(dict.fromkeys(entry["sections"], entry), SECTIONS)
@@ -135,8 +136,9 @@ def conclude(entry: bench_history.Entry, console: Console) -> None:
     if found:
         console.print(bench_history.shown(found, dates))
         console.print(
-            "Above the line: ratios to a reference of the same run, which a busy machine changes less. Below it: seconds and "
-            "speeds as they were. Machines are noisy: measure again, on an idle one, before you believe a change."
+            "Above the line: ratios to a reference of the same run, which a busy machine changes "
+            "less. Below it: seconds and speeds as they were. Machines are noisy: measure again, "
+            "on an idle one, before you believe a change."
         )
         slow = sum(change.slow for change in found)
         console.print(

@@ -116,15 +116,18 @@ def curves(effort: Effort) -> list[Row]:
 SECTION = Section(
     "curves",
     "How cost grows",
-    "growth of the cost of a training round, and for rounds of the whole run (slope on logarithmic axes)",
-    "The time of a round against n, d, k and m, and of a whole run (data, initialiser, rounds, heads; ledger and "
-    "checkpoints on disk) against its number of rounds. Theory says slope 1 for all, in k as long as it is far below d: the "
-    "users' Gram matrices cost m k^2 besides. Ranges begin where what does not grow hardly matters; below them growth is "
-    "slower than linear. They were chosen after looking, at kernels slower than today's: with a round's fixed milliseconds in "
-    "them slopes were 0.87 for n from 50,000 to 400,000, 0.79 for d from 200 to 1,600 at n=4,000 (0.87 at n=20,000), 0.84 and "
-    "0.89 for k from 8 to 64 at n=200 and n=1,000. With k above m heads are not unique, and a slower way is taken. "
-    "A time is the best of five tries, and of three whole runs; with fewer tries slopes of n were 0.92, 0.95 and 0.87 on one "
-    "day, and those of rounds 0.98 and 0.87.",
+    "growth of the cost of a training round, and for rounds of the whole run (slope on "
+    "logarithmic axes)",
+    "The time of a round against n, d, k and m, and of a whole run (data, initialiser, rounds, "
+    "heads; ledger and checkpoints on disk) against its number of rounds. Theory says slope 1 for "
+    "all, in k as long as it is far below d: the users' Gram matrices cost m k^2 besides. Ranges "
+    "begin where what does not grow hardly matters; below them growth is slower than linear. They "
+    "were chosen after looking, at kernels slower than today's: with a round's fixed milliseconds "
+    "in them slopes were 0.87 for n from 50,000 to 400,000, 0.79 for d from 200 to 1,600 at "
+    "n=4,000 (0.87 at n=20,000), 0.84 and 0.89 for k from 8 to 64 at n=200 and n=1,000. With k "
+    "above m heads are not unique, and a slower way is taken. A time is the best of five tries, "
+    "and of three whole runs; with fewer tries slopes of n were 0.92, 0.95 and 0.87 on one day, "
+    "and those of rounds 0.98 and 0.87.",
     curves,
     [
         Column("over", "over"),

@@ -65,10 +65,11 @@ SECTION = Section(
     "initialiser",
     "The initialiser against its matrix product",
     "the spectral initialiser at d={d}, n={n:,}, m={m} with {threads} threads ({dtype})",
-    "The whole step (clip norms, the weighted second moments, the release, eigenvectors) against the product it cannot "
-    "avoid: the n m vectors y x enter a d x d matrix, 2 n m d^2 operations by gemm. The matrix is symmetric, and with syrk, "
-    "which needs half of them, the step may be faster than that gemm; never than the syrk, which is the harder reference. "
-    "The products are the best of several tries in the same run with the same threads, the step is the median.",
+    "The whole step (clip norms, the weighted second moments, the release, eigenvectors) against "
+    "the product it cannot avoid: the n m vectors y x enter a d x d matrix, 2 n m d^2 operations "
+    "by gemm. The matrix is symmetric, and with syrk, which needs half of them, the step may be "
+    "faster than that gemm; never than the syrk, which is the harder reference. The products are "
+    "the best of several tries in the same run with the same threads, the step is the median.",
     lambda effort: initialiser(2000 if effort.quick else 10_000, repetitions=effort.few),
     [
         Column("d", "d", "d"),

@@ -156,12 +156,14 @@ def against_limits(
 SECTION = Section(
     "limits",
     "A round against the machine's limits",
-    "a FedRep round of {n:,} users with {threads} threads against the machine's limits (a round is the median)",
-    "A round reads every user's examples once and computes little with them. In the same run, with as many threads: how "
-    "fast memory is read and written (STREAM's triad; reading alone, which is what a round does) and how fast BLAS "
-    "multiplies matrices. A limit is the best of several tries, before and after the rounds. "
-    "One run says little here: seven on one day gave 0.48, 0.54, 0.50, 0.33, 0.51, 0.50 and 0.50 of the triad; rounds took "
-    "104 to 114 ms, and the triad 36 to 38 GB/s, but 58 in the run with 0.33.",
+    "a FedRep round of {n:,} users with {threads} threads against the machine's limits (a round "
+    "is the median)",
+    "A round reads every user's examples once and computes little with them. In the same run, "
+    "with as many threads: how fast memory is read and written (STREAM's triad; reading alone, "
+    "which is what a round does) and how fast BLAS multiplies matrices. A limit is the best of "
+    "several tries, before and after the rounds. One run says little here: seven on one day gave "
+    "0.48, 0.54, 0.50, 0.33, 0.51, 0.50 and 0.50 of the triad; rounds took 104 to 114 ms, and the "
+    "triad 36 to 38 GB/s, but 58 in the run with 0.33.",
     lambda effort: against_limits(100_000 if effort.quick else 1_000_000, 10),
     [
         Column("limit", "limit"),

@@ -109,7 +109,8 @@ ALTMIN = Section(
     "altmin",
     "Priv-AltMin against plain NumPy",
     "Priv-AltMin, all rounds at n={n:,}, d=50, k=2, m=10 (medians)",
-    "Every user takes part in one round. The reference does the same work for all users in plain vectorised NumPy.",
+    "Every user takes part in one round. The reference does the same work for all users in plain "
+    "vectorised NumPy.",
     lambda effort: alternating_minimisation(effort.few),
     [
         Column("privfed s", "rounds_s", ".2f", unit="s", better="lower"),
@@ -122,7 +123,8 @@ RGRAD = Section(
     "rgrad",
     "DP-RGrad's step against a full SVD",
     "DP-RGrad at d1 = d2 = {size}, r = {rank} (medians)",
-    "The server's whole update from a released gradient, and a user's gradient, beside the full SVD that the manifold avoids.",
+    "The server's whole update from a released gradient, and a user's gradient, beside the full "
+    "SVD that the manifold avoids.",
     lambda effort: low_rank_step(effort.few),
     [
         Column("work", "work"),

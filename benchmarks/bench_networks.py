@@ -204,10 +204,11 @@ def speeds(effort: Effort) -> list[Row]:
 NETWORKS = Section(
     "networks",
     "Networks against a loop in PyTorch",
-    "a private round with networks, 15 head and 2 local epochs, 2 threads (medians, users a second)",
-    "CENTAUR's round in the paper's setting against a loop over users in PyTorch, which gets the better of two ways to use two "
-    "threads, and in a second version keeps features. MLP 256-128-16: 54 images of 28x28; LeNet: 100 images of 3x32x32; the "
-    "loop is always in float32.",
+    "a private round with networks, 15 head and 2 local epochs, 2 threads (medians, users a "
+    "second)",
+    "CENTAUR's round in the paper's setting against a loop over users in PyTorch, which gets the "
+    "better of two ways to use two threads, and in a second version keeps features. MLP "
+    "256-128-16: 54 images of 28x28; LeNet: 100 images of 3x32x32; the loop is always in float32.",
     speeds,
     [
         Column("network", "network"),

@@ -147,8 +147,9 @@ NUMPY = Section(
     "numpy",
     "Rounds against plain NumPy",
     "training rounds at n={n:,}, d=50, k=2, m=10 (medians, million user-rounds a second)",
-    "Both estimators of FedRep's gradient, through Flower's loop, noise gate and ledger, against plain vectorised NumPy on the "
-    "same data in double precision in the same process, timed in turn.",
+    "Both estimators of FedRep's gradient, through Flower's loop, noise gate and ledger, against "
+    "plain vectorised NumPy on the same data in double precision in the same process, timed in "
+    "turn.",
     lambda effort: against_numpy(effort.repetitions),
     [
         Column("estimator", "estimator"),
@@ -162,7 +163,8 @@ GROWTH = Section(
     "growth",
     "Cost a user",
     "cost a user against the number of users",
-    "What a user costs a round, with few users and with many. With few, Flower's messages and the release weigh more.",
+    "What a user costs a round, with few users and with many. With few, Flower's messages and the "
+    "release weigh more.",
     lambda effort: growth(effort.repetitions),
     [
         Column("users", "n", ",d"),
@@ -176,7 +178,8 @@ NODES = Section(
     "nodes",
     "One user a node",
     "one user a node: what Flower's messages cost (n={n:,})",
-    "The same run with every user on a node of its own, in one process, and with one cohort a core.",
+    "The same run with every user on a node of its own, in one process, and with one cohort a "
+    "core.",
     lambda effort: one_user_a_node(effort.few),
     [
         Column("users spread", "spread"),

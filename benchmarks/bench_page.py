@@ -208,7 +208,8 @@ def page(history: Sequence[Entry], sections: Mapping[str, Section]) -> str:
             )
         )
         parts.append(
-            f"![Users a second of privfed and others; how cost grows; a round against limits]({PICTURE})"
+            "![Users a second of privfed and others; how cost grows; a round against "
+            f"limits]({PICTURE})"
         )
     head = ["what it is to reach", "bound", "measured", "met"], ["---", "--:", "--:", "---"]
     parts.append(markdown_table([*head, *targets(measured_of(shown, sections))]))

@@ -66,7 +66,8 @@ def growth(axes: plt.Axes, rows: Sequence[Row]) -> None:
 def near_limits(axes: plt.Axes, rows: Sequence[Row]) -> None:
     """What part of each limit a round reaches."""
     names = [
-        f"{row['limit']}\n{1e-9 * row['available']:.0f} {'GB' if row['unit'] == 'bytes' else 'GFLOP'}/s"
+        f"{row['limit']}\n{1e-9 * row['available']:.0f} "
+        f"{'GB' if row['unit'] == 'bytes' else 'GFLOP'}/s"
         for row in rows
     ]
     drawn = axes.barh(names[::-1], [row["fraction"] for row in rows][::-1], color=BLUE)

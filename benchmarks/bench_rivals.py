@@ -226,10 +226,11 @@ SECTION = Section(
     "rivals",
     "The same round by others",
     "the same private FedRep round, users a second (medians; d=50, k=2, m=10, leave-one-out)",
-    "Whole rounds in vectorised NumPy, in a Python loop over users, on Apple's pfl, and on stock Flower with Ray and one user "
-    "a node, each with as many users as it can bear; a user costs the same with more of them, or more. Every rival first shows "
-    "on the very problem it is timed on that its clipped sum is ours. pfl has an environment of its own, which "
-    "`python benchmarks/bench_rivals.py --install-pfl` makes.",
+    "Whole rounds in vectorised NumPy, in a Python loop over users, on Apple's pfl, and on stock "
+    "Flower with Ray and one user a node, each with as many users as it can bear; a user costs "
+    "the same with more of them, or more. Every rival first shows on the very problem it is timed "
+    "on that its clipped sum is ours. pfl has an environment of its own, which `python "
+    "benchmarks/bench_rivals.py --install-pfl` makes.",
     lambda effort: rivals(100_000 if effort.quick else LARGE, 2 if effort.quick else 5),
     [
         Column("rival", "rival"),

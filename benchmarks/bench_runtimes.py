@@ -91,7 +91,8 @@ RAY = Section(
     "ray",
     "Processes of their own, on Ray",
     "processes of their own, one thread each, at n={n:,} (medians)",
-    "The same rounds in one process with two threads and on Ray with one and two nodes, each a process of one thread.",
+    "The same rounds in one process with two threads and on Ray with one and two nodes, each a "
+    "process of one thread.",
     lambda effort: processes(20_000 if effort.quick else 200_000, 20, effort.few),
     [
         Column("runtime", "runtime"),
@@ -106,7 +107,8 @@ GRPC = Section(
     "grpc",
     "Messages over gRPC",
     "three idle clients, one user each (medians)",
-    "What messages cost: clients with next to nothing to compute, in one process, and as processes over gRPC with TLS.",
+    "What messages cost: clients with next to nothing to compute, in one process, and as "
+    "processes over gRPC with TLS.",
     lambda effort: over_the_network(effort.few),
     [
         Column("runtime", "runtime"),

@@ -110,8 +110,8 @@ COMMAND = Section(
     "command",
     "The whole command",
     "python -m privfed.run algo=fedrep eps=1, from start to report (n={n:,})",
-    "The README's command as a process of its own: the start of Python and all imports, data, initialiser, 30 rounds, "
-    "heads, report.",
+    "The README's command as a process of its own: the start of Python and all imports, data, "
+    "initialiser, 30 rounds, heads, report.",
     lambda effort: [whole("README")],
     WHERE,
     ["run"],
@@ -120,8 +120,8 @@ SCALE = Section(
     "scale",
     "A million users and more",
     "python -m privfed.run algo=fedrep eps=1 with many users, from start to report",
-    "The same command with a million users, and with `--long` ten million whose data are made again when they are needed "
-    "(`data.stream=true`).",
+    "The same command with a million users, and with `--long` ten million whose data are made "
+    "again when they are needed (`data.stream=true`).",
     scale,
     [Column("users", "run"), *WHERE, Column("note", "note")],
     ["run"],
@@ -130,9 +130,9 @@ SWEEP = Section(
     "sweep",
     "A sweep",
     "a sweep of {runs} runs (`-m`) on {cores} cores: how busy it keeps them",
-    "CPU seconds of the command and all its processes, as the system accounts for them, over wall seconds times cores. "
-    "Start-up: imports of all processes, and the check of all settings; summary: the end of the processes, `summary.csv` "
-    "and the page.",
+    "CPU seconds of the command and all its processes, as the system accounts for them, over wall "
+    "seconds times cores. Start-up: imports of all processes, and the check of all settings; "
+    "summary: the end of the processes, `summary.csv` and the page.",
     many_runs,
     [
         Column("phase", "phase"),

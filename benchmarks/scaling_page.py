@@ -99,7 +99,8 @@ def validation(rows: Sequence[Row]) -> str:
                 cells += ["", "", ""]
         lines.append(cells)
     said = [
-        f"{name}: predicted / measured is {statistics.median(each):.2f} in the middle, from {min(each):.2f} to {max(each):.2f}."
+        f"{name}: predicted / measured is {statistics.median(each):.2f} in the middle, from "
+        f"{min(each):.2f} to {max(each):.2f}."
         for name, each in ratios.items()
         if each
     ]

@@ -60,7 +60,8 @@ def tool(*command: str, folder: Path) -> None:
     """Run a program in a folder; what goes wrong is told in one line."""
     if shutil.which(command[0]) is None:
         raise ConfigError(
-            f"{command[0]} is not installed, and these data come by it; install it or get the files yourself"
+            f"{command[0]} is not installed, and these data come by it; install it or get the "
+            "files yourself"
         )
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL

@@ -38,7 +38,8 @@ def main(people: int = 1500, seed: int = 7) -> None:
     FILE.parent.mkdir(exist_ok=True)
     FILE.write_bytes(gzip.compress("\n".join([*lines, ""]).encode(), mtime=0))
     print(
-        f"{FILE.name}: {len(lines) - 1:,} ratings by {people:,} people, {FILE.stat().st_size / 1e3:.0f} kB"
+        f"{FILE.name}: {len(lines) - 1:,} ratings by {people:,} people, "
+        f"{FILE.stat().st_size / 1e3:.0f} kB"
     )
 
 

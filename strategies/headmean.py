@@ -36,7 +36,7 @@ class HeadMean(PrivateStrategy):
         self.size = (model.classes, model.k)
 
     def start(self) -> list[Array]:
-        """Know nothing about any class."""
+        """Return zeros (classes, k): nothing is known about any class yet."""
         return [np.zeros(self.size)]
 
     def phases(self) -> list[Phase]:
@@ -44,5 +44,5 @@ class HeadMean(PrivateStrategy):
         return [Phase("heads", Sum(self.size, ZETA), self.update)]
 
     def update(self, t: int, M: Array) -> list[Array]:
-        """M, less what all classes have in common."""
+        """Return M minus its mean over classes."""
         return [M - M.mean(axis=0)]

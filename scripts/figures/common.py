@@ -201,8 +201,9 @@ def assemble(names: Sequence[str]) -> None:
         (FOLDER / f"{name}.md").read_text() for name in names if (FOLDER / f"{name}.md").exists()
     ]
     head = (
-        "# Results\n\nEverything below is made by one command each, with the total budget charged (initialiser and private "
-        "clip norms included), replace-one neighbours and delta 1e-6 unless said otherwise. Error bars are one standard "
-        "deviation over the seeds. This page is put together by `scripts/reproduce.py`.\n"
+        "# Results\n\nEverything below is made by one command each, with the total budget charged "
+        "(initialiser and private clip norms included), replace-one neighbours and delta 1e-6 "
+        "unless said otherwise. Error bars are one standard deviation over the seeds. This page is "
+        "put together by `scripts/reproduce.py`.\n"
     )
     (DOCS / "results.md").write_text("\n".join([head, *parts]))

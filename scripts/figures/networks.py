@@ -93,7 +93,8 @@ def runs(
         keep(overrides, found)
         left = (time.perf_counter() - started) / i * (len(todo) - i)
         print(
-            f"  {i}/{len(todo)} runs, {left:.0f} s left; {' '.join(overrides)}: {found['accuracy']:.2%}",
+            f"  {i}/{len(todo)} runs, {left:.0f} s left; {' '.join(overrides)}: "
+            f"{found['accuracy']:.2%}",
             flush=True,
         )
     done = kept()
@@ -191,7 +192,8 @@ def grid(rows: Sequence[Row]) -> str:
                 ]
                 alone = f"{some[-1]['alone']:.1f}" if some[-1]["alone"] != "" else "-"
                 lines.append(
-                    f"| {TITLES[data]}, n={n} | {relation} | {' | '.join(map(cell, some))} | {alone} |"
+                    f"| {TITLES[data]}, n={n} | {relation} | {' | '.join(map(cell, some))} | "
+                    f"{alone} |"
                 )
     return "\n".join(lines)
 
@@ -264,8 +266,9 @@ def quieter(rows: Sequence[Row]) -> str:
         return ""
     full, half = map(cell, both)
     return (
-        " Less noise is no help, as heads hardly learn on the small features of a fresh network: on Fashion-MNIST with n=1000 "
-        f"CENTAUR is at {full} under replace-one, at {half} with add-remove's half of that noise, at {cell(without)} with none."
+        " Less noise is no help, as heads hardly learn on the small features of a fresh network: "
+        f"on Fashion-MNIST with n=1000 CENTAUR is at {full} under replace-one, at {half} with "
+        f"add-remove's half of that noise, at {cell(without)} with none."
     )
 
 
