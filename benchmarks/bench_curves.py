@@ -1,9 +1,10 @@
-"""How cost grows: python benchmarks/bench_curves.py [--quick].
+"""Measure how cost grows: python benchmarks/bench_curves.py [--quick].
 
-A training round costs O(n m d k): its time against each of the four on logarithmic axes is to be a line of slope 1, and so is
-the time of a whole run against its number of rounds. A slope is that of the straight line that fits best, over a range where
-what does not grow (messages, the release, set-up; in k the reading of the examples) hardly matters, and with k far below d:
-Gram matrices cost m k^2 besides.
+A training round costs O(n m d k). Its time against each of the four on logarithmic axes should be a
+line of slope 1, and so should the time of a whole run against its number of rounds. A slope is that
+of the straight line that fits best, over a range in which constant costs (messages, the release,
+set-up; in k the reading of the examples) hardly matter. k is far below d, because Gram matrices
+cost m k^2 in addition.
 """
 
 from __future__ import annotations
@@ -26,7 +27,15 @@ from privfed.experiment.wiring import Experiment
 
 @dataclass(frozen=True)
 class Curve:
-    """One quantity that grows, while others stay: values to take, and fewer and smaller ones for a quick look."""
+    """One quantity that grows while others stay fixed.
+
+    Attributes:
+        over: name of the quantity.
+        key: setting that holds it.
+        values: values to measure.
+        quick: fewer and smaller values, for a quick look.
+        others: the fixed quantities.
+    """
 
     over: str
     key: str
@@ -57,16 +66,16 @@ CURVES = (
 
 
 def round_seconds(overrides: Sequence[str], rounds: int) -> float:
-    """Of a training round: the median of a run's."""
+    """Return the median seconds of a training round of one run."""
     experiment = Experiment(compose(["init=random", f"rounds={rounds}", *overrides]))
-    # Fresh users would be more than those who train; no round needs them.
+    # There would be more fresh users than training users, and no round needs them.
     experiment.data.validation = nobody  # type: ignore[method-assign]
     outcome = experiment.run()
     return statistics.median(row["seconds"] for row in outcome.rows if row["task"] == "gradient")
 
 
 def run_seconds(overrides: Sequence[str]) -> float:
-    """Of a whole run with its ledger and checkpoints on disk, data and initialiser included."""
+    """Return the seconds of a whole run: data, initialiser, ledger and checkpoints included."""
     with tempfile.TemporaryDirectory() as folder:
         total: float = Experiment(compose(overrides)).run(Path(folder)).result["time"]["total_s"]
     return total
@@ -101,7 +110,7 @@ def curve(wanted: Curve, values: Sequence[int], repetitions: int, rounds: int = 
 
 
 def curves(effort: Effort) -> list[Row]:
-    """One row a quantity."""
+    """Return one row per quantity."""
     round_seconds(["data.n=1000"], 2)  # compile and load before anything is timed
     return [
         curve(
