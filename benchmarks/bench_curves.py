@@ -82,7 +82,7 @@ def run_seconds(overrides: Sequence[str]) -> float:
 
 
 def curve(wanted: Curve, values: Sequence[int], repetitions: int, rounds: int = 10) -> Row:
-    """The best of several times for each value, all values in turn, and the slope."""
+    """Return the best of several times per value, with all values in turn, and the slope."""
     times: dict[int, list[float]] = {value: [] for value in values}
     others = [f"data.{other}" for other in wanted.others]
     for _ in range(repetitions):

@@ -74,7 +74,7 @@ class HeadMeanClient(CohortClient):
             yield self.cohort[everybody[start : start + CHUNK]]
 
     def judged(self) -> Iterator[Cohort]:
-        """See :class:`CohortClient`."""
+        """Yield the users as they are judged at the end, in the same blocks."""
         return self.blocks()
 
     @task

@@ -3,7 +3,7 @@
     G_u   user u's ridge head (classes, k) in a public basis, scaled to length zeta
     M     mean of the G_u, released with noise
 
-    M <- (sum_u G_u + noise) / n, less its mean over classes
+    M <- (sum_u G_u + noise) / n, minus its mean over classes
 
 Privacy: every G_u has norm at most zeta, so one user moves the sum by at most 2 zeta (replace-one).
 The one release has the whole budget. All heads are as long as they may be, so zeta is a unit and

@@ -30,7 +30,7 @@ class PowerMethodTask:
 
     Args:
         centre: whether y^2 I is subtracted.
-        batch: number of examples drawn anew in every iteration; None takes all.
+        batch: number of examples drawn again in every iteration; None takes all.
     """
 
     def __init__(self, centre: Annotated[bool, FLAG], batch: Annotated[int, WHOLE] | None) -> None:

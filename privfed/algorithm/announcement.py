@@ -24,7 +24,7 @@ class Announcement:
         users: number of users who are divided into groups; 0 without groups.
         groups: number of disjoint groups; 0 without groups.
         group: number of the group that takes part; None means everybody.
-        sampling: probability with which each user takes part, by a coin of its own.
+        sampling: probability with which each user takes part, by its own coin.
         secret: whether coins come from the operating system rather than from the seed.
     """
 

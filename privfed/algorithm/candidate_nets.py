@@ -102,7 +102,7 @@ def around(rng: np.random.Generator, U: Array, count: int, radius: float) -> Arr
 
     Most lie at a distance of about `radius`. Their steps are perpendicular to U, because only such
     steps turn the column space. The last ones (a fraction REDRAWN) keep k - 1 directions of U's
-    column space and draw one anew. Small steps alone would never leave a U of which one direction
+    column space and replace one. Small steps alone would never leave a U of which one direction
     is perpendicular to everything useful: there no small turn improves the score.
 
     Args:

@@ -108,7 +108,7 @@ class NetworkClient(CohortClient):
             yield self.cohort[everybody[start : start + size]]
 
     def judged(self) -> Iterator[Cohort]:
-        """See :class:`CohortClient`."""
+        """Yield the users as they are judged at the end, in the same chunks."""
         return self.blocks()
 
     def examples(self, block: Cohort) -> tuple[Tensor, Labels]:

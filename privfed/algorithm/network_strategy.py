@@ -7,7 +7,7 @@
     each round:  v <- beta v + G,  theta <- theta + eta_g v
 
 Privacy: with everybody taking part, one user moves the sum by at most 2 zeta (replace-one), and T
-rounds compose exactly. With p_g < 1 every user throws a coin of its own (Poisson sampling), and
+rounds compose exactly. With p_g < 1 every user throws its own coin (Poisson sampling), and
 rounds are accounted as subsampled Gaussians. The divisor is the expected number p_g n, never the
 number of users who took part. Momentum beta and averaging the last rounds are post-processing.
 """

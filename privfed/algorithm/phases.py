@@ -73,7 +73,7 @@ class Groups:
 
 @dataclass(frozen=True)
 class Poisson:
-    """Every user takes part with this probability, by a coin of its own that nobody knows."""
+    """Every user takes part with this probability, by its own secret coin."""
 
     probability: float
 
