@@ -1,7 +1,10 @@
-"""What privfed costs, against what it cannot beat and against others: make bench, or python benchmarks/bench.py [options].
+"""Measure privfed against the machine's limits and against others.
 
-All sections in one run, as tables, then a comparison with the last committed figures. --write (make benchmarks) also adds the
-figures to docs/benchmarks.jsonl and makes docs/benchmarks.md anew; sections that were not measured keep their last figures.
+    make bench, or python benchmarks/bench.py [options]
+
+One run measures all sections, shows them as tables, and compares them with the last committed
+figures. --write (make benchmarks) also adds the figures to docs/benchmarks.jsonl and writes
+docs/benchmarks.md again. Sections that were not measured keep their last figures.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ os.environ |= {
     "FLWR_TELEMETRY_ENABLED": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "PRIVFED_COMPILE": os.environ.get("PRIVFED_COMPILE", "always"),
-}  # before anything reads them
+}  # set before the imports below read them
 
 import bench_curves
 import bench_history
@@ -59,7 +62,7 @@ class Options(Parser):
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Options; a section that does not exist is refused in one line."""
+    """Return the options; refuse a section that does not exist in one line."""
     parser = Options(
         prog="bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -91,7 +94,18 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def measure(
     names: Sequence[str], effort: Effort, console: Console
 ) -> tuple[bench_history.Entry, list[str]]:
-    """Every section in turn, shown when it is done; one that fails does not stop the others. The entry, and who failed."""
+    """Measure the sections one after the other, and show each when it is done.
+
+    A section that fails does not stop the others.
+
+    Args:
+        names: names of the sections.
+        effort: how much to measure.
+        console: where tables are shown.
+
+    Returns:
+        The entry of the history, and the names of the sections that failed.
+    """
     entry, failed = bench_history.begin(effort), []
     machine = entry["machine"]
     console.print(
@@ -118,11 +132,12 @@ def measure(
 
 
 def conclude(entry: bench_history.Entry, console: Console) -> None:
-    """Bounds, and the comparison with the last committed figures."""
+    """Show the bounds, and the comparison with the last committed figures."""
     if bench_history.busy(entry):
         load, cores = entry["machine"]["load"], entry["machine"]["cores"]
         console.print(
-            f"The machine was busy (load {load} on {cores} cores): these figures are provisional, ratios and bounds, too."
+            f"The machine was busy (load {load} on {cores} cores): these figures are provisional, "
+            "ratios and bounds, too."
         )
     if entry["size"] == "full":
         measured = bench_page.measured_of(dict.fromkeys(entry["sections"], entry), SECTIONS)
@@ -135,20 +150,24 @@ def conclude(entry: bench_history.Entry, console: Console) -> None:
     if found:
         console.print(bench_history.shown(found, dates))
         console.print(
-            "Above the line: ratios to a reference of the same run, which a busy machine changes less. Below it: seconds and "
-            "speeds as they were. Machines are noisy: measure again, on an idle one, before you believe a change."
+            "Above the line: ratios to a reference of the same run, which a busy machine changes "
+            "less. Below it: seconds and speeds as they were. Machines are noisy: measure again, "
+            "on an idle one, before you believe a change."
         )
         slow = sum(change.slow for change in found)
         console.print(
             f"{slow} of {len(found)} quantities are below {bench_history.SLOW} of their speed then."
         )
     if new:
-        words = f"{len(new)} quantities have no committed figure of this kind of machine and these sizes to be compared with"
+        words = (
+            f"{len(new)} quantities have no committed figure of this kind of machine and these "
+            "sizes to be compared with"
+        )
         console.print(f"{words}{': ' + ', '.join(new) if len(new) < 8 else ''}.")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code: 0 done, 1 a section failed, 2 bad options."""
+    """Run the command and return its exit code: 0 done, 1 a section failed, 2 bad options."""
     options = parse(arguments)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
     if options.list:

@@ -1,9 +1,13 @@
-"""Users spread over three raylets, and one of them lost: python benchmarks/bench_cluster.py [--n 1000000] [--rounds 10] [--lose].
+"""Measure a run over three raylets, optionally with the loss of one of them.
 
-The raylets are separate processes on this machine, so this shows that a cluster works and what the loss of a machine costs, not
-what several machines gain. The same run in one process is the reference. With --lose one raylet that is not the head is
-killed in the middle of a round; `--lose freeze` stops all its processes instead, as when a machine drops off the network. While
-users are missing, the benchmark waits between two rounds (not counted), so that few rounds suffice to see them come back.
+    python benchmarks/bench_cluster.py [--n 1000000] [--rounds 10] [--lose]
+
+The raylets are separate processes on this machine. So this shows that a cluster works and what the
+loss of a machine costs; it does not show what several machines gain. The same run in one process is
+the reference. With --lose, one raylet that is not the head is killed in the middle of a round.
+`--lose freeze` stops all its processes instead, as if the machine had lost its network. While users
+are missing, the benchmark waits between two rounds (not counted), so that few rounds are enough to
+see the users come back.
 """
 
 from __future__ import annotations
@@ -40,9 +44,14 @@ Row = dict[str, Any]
 
 
 class Watch:
-    """Told after every step: notes where the cohorts are, loses a raylet after some, waits while users are missing.
+    """Called after every step: notes where the cohorts are, loses a raylet, waits for its users.
 
-    after: the step in whose successor the raylet is lost. pause: seconds between two steps while users are missing.
+    Args:
+        raylets: the cluster.
+        ray: Ray's module, connected to the cluster.
+        lose: `kill` or `freeze`; None loses no raylet.
+        after: step after which the raylet is lost, in the middle of the next one.
+        pause: seconds between two steps while users are missing.
     """
 
     def __init__(
@@ -56,7 +65,7 @@ class Watch:
         self.victim = max(set(range(1, raylets.count)) - {here}, default=0)
         self.lost_at = 0.0
         self.back_after: float | None = None
-        """Seconds from the loss to the end of the first step in which everybody took part again."""
+        """Seconds from the loss to the end of the first step in which all users took part again."""
         self.noticed = False
 
     def __call__(self, row: Row) -> None:
@@ -65,15 +74,14 @@ class Watch:
         row["phase"] = self._phase(row["missing_users"])
         if self.lose and row["step"] == self.after:
             threading.Timer(row["seconds"] / 2, self._strike).start()
-            while (
-                not self.lost_at and row["seconds"] < 0.1
-            ):  # with few users a round is over before it can be disturbed
+            # With few users a round would be over before the loss; wait for the loss instead.
+            while not self.lost_at and row["seconds"] < 0.1:
                 time.sleep(0.001)
         if self.lost_at and not self.back_after:
             time.sleep(self.pause)
 
     def where(self) -> list[int]:
-        """How many nodes' processes are alive on each raylet."""
+        """Return the number of living node processes per raylet."""
         alive = [
             actor
             for actor in self.ray._private.state.actors().values()
@@ -97,10 +105,9 @@ class Watch:
 
 
 def in_one_process(n: int, rounds: int, overrides: Sequence[str] = ()) -> Outcome:
-    """The reference."""
-    Experiment(
-        compose(["data.n=1000", "rounds=2", *overrides])
-    ).run()  # compile and load before anything is timed
+    """Run the reference."""
+    # Compile and load before anything is timed.
+    Experiment(compose(["data.n=1000", "rounds=2", *overrides])).run()
     return Experiment(
         compose([f"data.n={n}", f"rounds={rounds}", f"runtime.nodes={NODES}", *overrides])
     ).run()
@@ -115,7 +122,21 @@ def over_raylets(
     pause: float = 3.0,
     overrides: Sequence[str] = (),
 ) -> tuple[Outcome, Watch]:
-    """One run over a cluster; a row of the outcome also says how many `cohorts` were on each raylet, and its `phase`."""
+    """Run once over a cluster.
+
+    Args:
+        raylets: the cluster.
+        n: number of users.
+        rounds: number of rounds.
+        lose: `kill` or `freeze` a raylet; None loses none.
+        after: step after which the raylet is lost.
+        pause: seconds between two steps while users are missing.
+        overrides: further settings.
+
+    Returns:
+        The outcome, whose rows also hold the number of `cohorts` per raylet and the `phase`, and
+        the watch.
+    """
     settings = [
         f"data.n={n}",
         f"rounds={rounds}",
@@ -133,7 +154,11 @@ def over_raylets(
 def phases(
     name: str, outcome: Outcome, reference: Outcome, watch: Watch | None = None
 ) -> list[Row]:
-    """One row a phase of a run: median ms a round, users missing, where cohorts were, and the final error of the whole run."""
+    """Return one row per phase of a run.
+
+    A row holds the median ms per round, the number of missing users, where cohorts were, and the
+    final error of the whole run.
+    """
     rounds = [row for row in outcome.rows if row["task"] == "gradient"]
     mse, expected = outcome.result["metrics"]["mse"], reference.result["metrics"]["mse"]
     rows = []
@@ -160,10 +185,14 @@ def phases(
 def measured(
     n: int, rounds: int, lose: str | None = None, pause: float = 3.0, overrides: Sequence[str] = ()
 ) -> list[Row]:
-    """In one process, over three raylets and, if asked for, with one of them lost: one row a run and phase."""
+    """Run in one process, over three raylets and, with `lose`, with one raylet lost.
+
+    Returns:
+        One row per run and phase.
+    """
     reference = in_one_process(n, rounds, overrides)
     rows = phases("one process", reference, reference)
-    gc.collect()  # its users' data, before others make theirs
+    gc.collect()  # frees the data of the reference before other processes make theirs
     with Raylets() as raylets:
         outcome, watch = over_raylets(raylets, n, rounds, overrides=overrides)
         rows += phases("three raylets", outcome, reference, watch)
@@ -176,7 +205,7 @@ def measured(
 
 
 def shown(rows: Sequence[Row]) -> Table:
-    """The rows as a table."""
+    """Return the rows as a table."""
     table = Table(
         title=f"FedRep, n={rows[0]['n']:,}, {NODES} cohorts, raylets on one machine (medians)",
         title_justify="left",

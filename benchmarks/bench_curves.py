@@ -1,9 +1,10 @@
-"""How cost grows: python benchmarks/bench_curves.py [--quick].
+"""Measure how cost grows: python benchmarks/bench_curves.py [--quick].
 
-A training round costs O(n m d k): its time against each of the four on logarithmic axes is to be a line of slope 1, and so is
-the time of a whole run against its number of rounds. A slope is that of the straight line that fits best, over a range where
-what does not grow (messages, the release, set-up; in k the reading of the examples) hardly matters, and with k far below d:
-Gram matrices cost m k^2 besides.
+A training round costs O(n m d k). Its time against each of the four on logarithmic axes should be a
+line of slope 1, and so should the time of a whole run against its number of rounds. A slope is that
+of the straight line that fits best, over a range in which constant costs (messages, the release,
+set-up; in k the reading of the examples) hardly matter. k is far below d, because Gram matrices
+cost m k^2 in addition.
 """
 
 from __future__ import annotations
@@ -26,7 +27,15 @@ from privfed.experiment.wiring import Experiment
 
 @dataclass(frozen=True)
 class Curve:
-    """One quantity that grows, while others stay: values to take, and fewer and smaller ones for a quick look."""
+    """One quantity that grows while others stay fixed.
+
+    Attributes:
+        over: name of the quantity.
+        key: setting that holds it.
+        values: values to measure.
+        quick: fewer and smaller values, for a quick look.
+        others: the fixed quantities.
+    """
 
     over: str
     key: str
@@ -57,23 +66,23 @@ CURVES = (
 
 
 def round_seconds(overrides: Sequence[str], rounds: int) -> float:
-    """Of a training round: the median of a run's."""
+    """Return the median seconds of a training round of one run."""
     experiment = Experiment(compose(["init=random", f"rounds={rounds}", *overrides]))
-    # Fresh users would be more than those who train; no round needs them.
+    # There would be more fresh users than training users, and no round needs them.
     experiment.data.validation = nobody  # type: ignore[method-assign]
     outcome = experiment.run()
     return statistics.median(row["seconds"] for row in outcome.rows if row["task"] == "gradient")
 
 
 def run_seconds(overrides: Sequence[str]) -> float:
-    """Of a whole run with its ledger and checkpoints on disk, data and initialiser included."""
+    """Return the seconds of a whole run: data, initialiser, ledger and checkpoints included."""
     with tempfile.TemporaryDirectory() as folder:
         total: float = Experiment(compose(overrides)).run(Path(folder)).result["time"]["total_s"]
     return total
 
 
 def curve(wanted: Curve, values: Sequence[int], repetitions: int, rounds: int = 10) -> Row:
-    """The best of several times for each value, all values in turn, and the slope."""
+    """Return the best of several times per value, with all values in turn, and the slope."""
     times: dict[int, list[float]] = {value: [] for value in values}
     others = [f"data.{other}" for other in wanted.others]
     for _ in range(repetitions):
@@ -101,7 +110,7 @@ def curve(wanted: Curve, values: Sequence[int], repetitions: int, rounds: int = 
 
 
 def curves(effort: Effort) -> list[Row]:
-    """One row a quantity."""
+    """Return one row per quantity."""
     round_seconds(["data.n=1000"], 2)  # compile and load before anything is timed
     return [
         curve(
@@ -116,15 +125,18 @@ def curves(effort: Effort) -> list[Row]:
 SECTION = Section(
     "curves",
     "How cost grows",
-    "growth of the cost of a training round, and for rounds of the whole run (slope on logarithmic axes)",
-    "The time of a round against n, d, k and m, and of a whole run (data, initialiser, rounds, heads; ledger and "
-    "checkpoints on disk) against its number of rounds. Theory says slope 1 for all, in k as long as it is far below d: the "
-    "users' Gram matrices cost m k^2 besides. Ranges begin where what does not grow hardly matters; below them growth is "
-    "slower than linear. They were chosen after looking, at kernels slower than today's: with a round's fixed milliseconds in "
-    "them slopes were 0.87 for n from 50,000 to 400,000, 0.79 for d from 200 to 1,600 at n=4,000 (0.87 at n=20,000), 0.84 and "
-    "0.89 for k from 8 to 64 at n=200 and n=1,000. With k above m heads are not unique, and a slower way is taken. "
-    "A time is the best of five tries, and of three whole runs; with fewer tries slopes of n were 0.92, 0.95 and 0.87 on one "
-    "day, and those of rounds 0.98 and 0.87.",
+    "growth of the cost of a training round, and for rounds of the whole run (slope on "
+    "logarithmic axes)",
+    "The time of a round against n, d, k and m, and of a whole run (data, initialiser, rounds, "
+    "heads; ledger and checkpoints on disk) against its number of rounds. Theory says slope 1 for "
+    "all, in k as long as it is far below d: the users' Gram matrices cost m k^2 besides. Ranges "
+    "begin where what does not grow hardly matters; below them growth is slower than linear. They "
+    "were chosen after looking, at kernels slower than today's: with a round's fixed milliseconds "
+    "in them slopes were 0.87 for n from 50,000 to 400,000, 0.79 for d from 200 to 1,600 at "
+    "n=4,000 (0.87 at n=20,000), 0.84 and 0.89 for k from 8 to 64 at n=200 and n=1,000. With k "
+    "above m heads are not unique, and a slower way is taken. A time is the best of five tries, "
+    "and of three whole runs; with fewer tries slopes of n were 0.92, 0.95 and 0.87 on one day, "
+    "and those of rounds 0.98 and 0.87.",
     curves,
     [
         Column("over", "over"),

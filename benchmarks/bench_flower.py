@@ -1,6 +1,8 @@
-"""Private FedRep on stock Flower: its simulation engine on Ray, its DP strategy, one user a node. bench_rivals.py starts it:
+"""Private FedRep on stock Flower: its simulation engine on Ray, its DP strategy, one user per node.
 
-python -c "import bench_flower; bench_flower.main('PROBLEM.npz', 'ANSWER.npz', ROUNDS)"
+bench_rivals.py starts it:
+
+    python -c "import bench_flower; bench_flower.main('PROBLEM.npz', 'ANSWER.npz', ROUNDS)"
 """
 
 from __future__ import annotations
@@ -21,20 +23,21 @@ from flwr.simulation import run_simulation
 
 @cache
 def problem(path: str) -> dict[str, Array]:
-    """Users' data, read once a process."""
+    """Return the users' data, read once per process."""
     with np.load(path) as file:
         return dict(file)
 
 
 def train(message: Message, context: Context) -> Message:
-    """A user's embedding after one step of size 1, as Flower's strategies expect an updated model."""
+    """Return a user's embedding after a step of size 1: Flower's strategies expect a new model."""
     data, i = (
         problem(str(message.content.config_records["config"]["path"])),
         int(context.node_config["partition-id"]),
     )
     U = message.content.array_records["arrays"].to_numpy_ndarrays()[0]
     arrays = ArrayRecord([U - gradient(data["X"][i], data["y"][i], U).T])
-    # All count the same: by number of examples, the stock default, the sensitivity would not hold.
+    # All users have the same weight. Weights by number of examples, which are Flower's default,
+    # would break the sensitivity.
     return Message(
         RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})}),
         reply_to=message,
@@ -42,7 +45,10 @@ def train(message: Message, context: Context) -> Message:
 
 
 class FedRep(DifferentialPrivacyServerSideFixedClipping):
-    """Stock clipping, averaging and noise, then FedRep's step. The first round has no noise: it shows that sums are right."""
+    """Stock clipping, averaging and noise, then FedRep's step.
+
+    The first round has no noise, so that its sum can be checked.
+    """
 
     def __init__(self, n: int, bound: float) -> None:
         average = FedAvg(fraction_evaluate=0.0, min_train_nodes=n, min_available_nodes=n)
@@ -61,7 +67,7 @@ class FedRep(DifferentialPrivacyServerSideFixedClipping):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """U <- QR(U - eta_t G)."""
+        """Return U <- QR(U - eta_t G)."""
         arrays, metrics = super().aggregate_train(server_round, replies)
         if arrays is None:
             raise RuntimeError("users failed")
@@ -75,7 +81,7 @@ class FedRep(DifferentialPrivacyServerSideFixedClipping):
 
 
 def main(path: str, answer: str, rounds: int) -> None:
-    """One round to start processes and to be checked, then so many to be timed."""
+    """Run one round that starts processes and is checked, then `rounds` rounds that are timed."""
     data, server, client = problem(path), ServerApp(), ClientApp()
     strategy = FedRep(len(data["X"]), float(data["bound"]))
     client.train()(train)
@@ -86,7 +92,7 @@ def main(path: str, answer: str, rounds: int) -> None:
             grid, ArrayRecord([data["U"]]), 1 + rounds, train_config=ConfigRecord({"path": path})
         )
 
-    # A process a core; the default reserves two cores for a user.
+    # One process per core; the default reserves two cores per user.
     run_simulation(
         server, client, len(data["X"]), backend_config={"client_resources": {"num_cpus": 1}}
     )

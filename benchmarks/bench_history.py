@@ -1,7 +1,8 @@
-"""What was measured before: docs/benchmarks.jsonl, one line a run, and how a run compares with the last figures of its kind.
+"""Earlier measurements, and how a run compares with the last figures of its kind.
 
-Only what was measured on the same kind of machine at the same sizes is compared. Ratios to a reference of the same run come
-first: seconds change more with whatever else the machine does.
+The history is docs/benchmarks.jsonl, with one line per run. Only figures of the same kind of
+machine and the same sizes are compared. Ratios to a reference of the same run come first, because
+seconds change more with the other load of the machine.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from privfed.experiment.result import versions
 ROOT = Path(__file__).resolve().parent.parent
 HISTORY = ROOT / "docs/benchmarks.jsonl"
 SLOW = 0.8
-"""A quantity that falls below this part of its earlier speed is marked."""
+"""A quantity is marked if its speed falls below this fraction of its earlier speed."""
 Entry = dict[str, Any]
 
 
 def machine() -> dict[str, Any]:
-    """Kind of processor, cores this process may use, and how busy they were at the start."""
+    """Return the kind of processor, the number of usable cores, and the load at the start."""
     found = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -49,7 +50,10 @@ def machine() -> dict[str, Any]:
 
 
 def git(*arguments: str) -> str | None:
-    """What git says of the code that is measured, or None without it. It takes no locks: it only looks."""
+    """Return git's answer about the code that is measured, or None without git.
+
+    Git takes no locks, because it only reads.
+    """
     try:
         line = ["git", "--no-optional-locks", *arguments]
         done = subprocess.run(
@@ -61,7 +65,7 @@ def git(*arguments: str) -> str | None:
 
 
 def begin(effort: Effort) -> Entry:
-    """An entry to which sections will be added."""
+    """Return an entry to which sections will be added."""
     commit, changed = (
         git("rev-parse", "--short", "HEAD"),
         git("status", "--porcelain", "--untracked-files=no"),
@@ -78,7 +82,7 @@ def begin(effort: Effort) -> Entry:
 
 
 def usable(entry: object) -> bool:
-    """Whether this is an entry, not something else that is JSON."""
+    """Return whether a JSON value is an entry."""
     if not isinstance(entry, dict):
         return False
     shapes = {"date": str, "size": str, "machine": dict, "sections": dict}
@@ -94,7 +98,7 @@ def usable(entry: object) -> bool:
 
 
 def parse(text: str) -> list[Entry]:
-    """The entries of a history, oldest first; lines that are none are passed over."""
+    """Return the entries of a history, oldest first; skip lines that are no entry."""
     entries = []
     for line in text.splitlines():
         try:
@@ -107,18 +111,18 @@ def parse(text: str) -> list[Entry]:
 
 
 def read(path: Path) -> list[Entry]:
-    """The history on disk."""
+    """Return the history on disk."""
     return parse(path.read_text()) if path.exists() else []
 
 
 def committed(path: Path) -> list[Entry]:
-    """The history as it was last committed; the one on disk where none was."""
+    """Return the history as last committed, or the one on disk if none was committed."""
     text = git("show", f"HEAD:{path.relative_to(ROOT)}") if path.is_relative_to(ROOT) else None
     return (parse(text) if text else []) or read(path)
 
 
 def append(entry: Entry, path: Path) -> None:
-    """One more line."""
+    """Add an entry to the history."""
     path.parent.mkdir(parents=True, exist_ok=True)
     torn = path.exists() and path.read_bytes()[-1:] not in (b"", b"\n")
     with path.open("a") as file:
@@ -126,29 +130,38 @@ def append(entry: Entry, path: Path) -> None:
 
 
 def kind(entry: Entry) -> tuple[Any, ...]:
-    """What two entries must have in common to be compared."""
+    """Return what two entries must have in common to be compared."""
     return entry["machine"].get("cpu"), entry["machine"].get("cores"), entry["size"]
 
 
 def busy(entry: Entry) -> bool:
-    """Whether others used a quarter of the machine or more when the run started."""
+    """Return whether other programs used more than a quarter of the cores at the start."""
     return float(entry["machine"].get("load") or 0) > 0.25 * int(entry["machine"].get("cores") or 1)
 
 
 def rows_of(entry: Entry, section: str) -> list[Row]:
-    """The rows of a section, if it was measured."""
+    """Return the rows of a section; empty if it was not measured."""
     part = entry["sections"].get(section)
     return list(part["rows"]) if part else []
 
 
 def last(entries: Iterable[Entry], section: str) -> Entry | None:
-    """The newest of the entries that has the section."""
+    """Return the newest entry that has the section."""
     return next((entry for entry in reversed(list(entries)) if rows_of(entry, section)), None)
 
 
 @dataclass(frozen=True)
 class Change:
-    """One quantity then and now. ratio: in speed, so that below 1 is slower, whichever way the quantity counts."""
+    """One quantity then and now.
+
+    Attributes:
+        name: name of the quantity.
+        unit: its unit.
+        relative: whether it is a ratio to a reference of the same run.
+        then: earlier value.
+        now: value of this run.
+        ratio: ratio of speeds; below 1 means slower, whether higher or lower values are better.
+    """
 
     name: str
     unit: str
@@ -159,12 +172,15 @@ class Change:
 
     @property
     def slow(self) -> bool:
-        """Whether it is to be marked."""
+        """Whether the change is marked as slower."""
         return self.ratio < SLOW
 
 
 def changes(then: Sequence[Measurement], now: Sequence[Measurement]) -> list[Change]:
-    """What both have, slowest first: ratios to references of the same run, then absolute numbers."""
+    """Return the changes of quantities that both have, slowest first.
+
+    Ratios to references of the same run come before absolute numbers.
+    """
     before = {each.name: each for each in then}
     found = []
     for each in now:
@@ -183,7 +199,16 @@ def changes(then: Sequence[Measurement], now: Sequence[Measurement]) -> list[Cha
 def compare(
     entry: Entry, history: Sequence[Entry], sections: Mapping[str, Section]
 ) -> tuple[list[Change], list[str], set[str]]:
-    """Changes since the last figures of every section measured now, names that are new, and the dates compared with."""
+    """Compare an entry with the last figures of the same kind.
+
+    Args:
+        entry: entry of this run.
+        history: earlier entries.
+        sections: all sections by name.
+
+    Returns:
+        The changes, the names of new quantities, and the dates of the entries compared with.
+    """
     then: list[Measurement] = []
     now: list[Measurement] = []
     dates: set[str] = set()
@@ -199,7 +224,7 @@ def compare(
 
 
 def shown(found: Sequence[Change], dates: Iterable[str]) -> Table:
-    """The comparison, slowest first."""
+    """Return the comparison as a table, slowest first."""
     title = (
         f"speed now / then ({', '.join(sorted(dates))}); below 1 is slower, below {SLOW} is marked"
     )

@@ -1,10 +1,11 @@
 """The spectral initialiser against the matrix product it cannot avoid: a section of `make bench`.
 
-The released matrix is sum_i c_i (s_i s_i^T - sum_j a_j a_j^T) = sum_i c_i A_i^T (1 1^T - I) A_i, with the m vectors
-a_j = y_j x_j of user i as rows of A_i (m, d), s_i their sum and c_i the clip factor. 1 1^T - I has full rank, so whatever
-else is done the n m vectors enter a d x d product: F^T G with F, G of n m rows, 2 n m d^2 operations by gemm. The result is
-symmetric, so a routine that makes use of it (syrk) needs half of them: that is the product which cannot be avoided. Clip
-norms, the release and the eigenvectors come on top.
+The released matrix is sum_i c_i (s_i s_i^T - sum_j a_j a_j^T) = sum_i c_i A_i^T (1 1^T - I) A_i.
+Here the m vectors a_j = y_j x_j of user i are the rows of A_i (m, d), s_i is their sum and c_i the
+clip factor. 1 1^T - I has full rank. So in any case the n m vectors enter a d x d product: F^T G
+with F, G of n m rows, 2 n m d^2 operations by gemm. The result is symmetric, so a routine that uses
+symmetry (syrk) needs half of the operations: this product cannot be avoided. Clip norms, the
+release and the eigenvectors come in addition.
 """
 
 from __future__ import annotations
@@ -21,11 +22,10 @@ from privfed.runtimes.inprocess import InProcess
 
 
 def initialiser(n: int, d: int = 500, repetitions: int = 3) -> list[Row]:
-    """One row: seconds of the whole step, of the product with all threads, and of the product by symmetry."""
+    """Return one row: seconds of the whole step, of the gemm with all threads, and of the syrk."""
     settings = ["init=spectral", f"data.d={d}", "rounds=1"]
-    Experiment(
-        compose([*settings, "data.n=100"])
-    ).run()  # compile and load before anything is timed
+    # Compile and load before anything is timed.
+    Experiment(compose([*settings, "data.n=100"])).run()
     ours, products, halves = [], [], []
     for _ in range(repetitions):
         experiment = Experiment(compose([*settings, f"data.n={n}"]))
@@ -34,9 +34,8 @@ def initialiser(n: int, d: int = 500, repetitions: int = 3) -> list[Row]:
         assert isinstance(experiment.runtime, InProcess)
         threads, m = experiment.runtime.threads, experiment.data.m
         client = experiment.factory(range(1))
-        dtype = client.init.contributions(
-            next(client.blocks()), [], {}
-        ).A.dtype  # in which the step computes
+        # The product is timed in the precision in which the step computes.
+        dtype = client.init.contributions(next(client.blocks()), [], {}).A.dtype
         del experiment, outcome
         F = np.random.default_rng(0).standard_normal((n * m, d)).astype(dtype, copy=False)
         products.append(product_seconds(F, 0.5 * F, threads, 2))
@@ -46,7 +45,7 @@ def initialiser(n: int, d: int = 500, repetitions: int = 3) -> list[Row]:
     sizes = {"d": d, "n": n, "m": m, "threads": threads, "dtype": str(dtype)}
     ratios = {"ratio": seconds / product, "ratio_symmetric": seconds / half}
     speed = 2e-9 * n * m * d * d / product
-    # The step has the symmetric product to do and more: below 1 the machine was too busy to tell.
+    # The step contains the symmetric product. A ratio below 1 means that the machine was too busy.
     note = "faster than its own part: noise" if seconds < half else ""
     return [
         {
@@ -65,10 +64,11 @@ SECTION = Section(
     "initialiser",
     "The initialiser against its matrix product",
     "the spectral initialiser at d={d}, n={n:,}, m={m} with {threads} threads ({dtype})",
-    "The whole step (clip norms, the weighted second moments, the release, eigenvectors) against the product it cannot "
-    "avoid: the n m vectors y x enter a d x d matrix, 2 n m d^2 operations by gemm. The matrix is symmetric, and with syrk, "
-    "which needs half of them, the step may be faster than that gemm; never than the syrk, which is the harder reference. "
-    "The products are the best of several tries in the same run with the same threads, the step is the median.",
+    "The whole step (clip norms, the weighted second moments, the release, eigenvectors) against "
+    "the product it cannot avoid: the n m vectors y x enter a d x d matrix, 2 n m d^2 operations "
+    "by gemm. The matrix is symmetric, and with syrk, which needs half of them, the step may be "
+    "faster than that gemm; never than the syrk, which is the harder reference. The products are "
+    "the best of several tries in the same run with the same threads, the step is the median.",
     lambda effort: initialiser(2000 if effort.quick else 10_000, repetitions=effort.few),
     [
         Column("d", "d", "d"),

@@ -1,8 +1,11 @@
-"""How near a round is to what the machine can do: python benchmarks/bench_limits.py [--n 1000000] [overrides, as privfed run].
+"""Measure how near a round is to the limits of the machine.
 
-A FedRep round reads every user's examples once and computes little with them. Measured in one run, with as many threads as the
-rounds use: how fast memory is read and written (STREAM's triad; reading alone, which is what a round does), how fast BLAS
-multiplies matrices, and the rounds. A limit is the best of several tries, before and after the rounds; a round is the median.
+    python benchmarks/bench_limits.py [--n 1000000] [overrides, as for privfed run]
+
+A FedRep round reads every user's examples once and computes little with them. One run measures,
+with as many threads as the rounds use: how fast memory is read and written (STREAM's triad; reading
+alone, which is what a round does), how fast BLAS multiplies matrices, and the rounds. A limit is
+the best of several tries, before and after the rounds. The time of a round is the median.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from privfed.experiment.wiring import Experiment
 from privfed.runtimes.inprocess import InProcess
 
 ENTRIES = 2**25
-"""Of each array of the triad, 256 MB: far more than any cache holds."""
+"""Number of entries of each array of the triad: 256 MB, far more than any cache holds."""
 GEMM = 2048
 TRIES = 5
 
@@ -49,7 +52,7 @@ def _read(a):  # type: ignore[no-untyped-def]
 
 
 def best(work: Callable[[], Any], tries: int = TRIES) -> float:
-    """Seconds of the fastest call but the first, which warms up."""
+    """Return the seconds of the fastest of `tries` calls, after one that warms up."""
     seconds = []
     for _ in range(1 + tries):
         start = time.perf_counter()
@@ -59,7 +62,10 @@ def best(work: Callable[[], Any], tries: int = TRIES) -> float:
 
 
 def bandwidth(threads: int, entries: int = ENTRIES) -> dict[str, float]:
-    """Bytes a second of the triad, counted as STREAM does (two arrays read, one written), and of reading alone."""
+    """Return bytes per second of the triad and of reading alone.
+
+    Bytes of the triad are counted as STREAM does: two arrays read, one written.
+    """
     arrays = [np.full(entries, float(i)) for i in range(3)]
     edges = [entries * i // threads for i in range(threads + 1)]
     parts = [[x[first:last] for x in arrays] for first, last in pairwise(edges)]
@@ -67,16 +73,17 @@ def bandwidth(threads: int, entries: int = ENTRIES) -> dict[str, float]:
         triad = best(
             lambda: list(pool.map(lambda part: _triad(part[0], part[1], part[2], 3.0), parts))
         )
-        # The first two, to read as far beyond the caches as the triad does.
+        # Two arrays are read, because one alone might partly stay in the caches.
         read = best(lambda: list(pool.map(lambda part: _read(part[0]) + _read(part[1]), parts)))
     return {"triad": 3 * arrays[0].nbytes / triad, "read": 2 * arrays[0].nbytes / read}
 
 
 def product_seconds(A: Any, B: Any, threads: int, tries: int = TRIES) -> float:
-    """Of A^T B (with A for B NumPy makes use of symmetry), by the faster of two ways to use the threads.
+    """Return the seconds of A^T B by the faster of two ways to use the threads.
 
-    BLAS's own threads wait for each other in a loop, which on a busy machine takes longer than one thread alone; so rows are
-    also shared out among Python's threads, with one of BLAS each.
+    BLAS's own threads wait for each other in a loop. On a busy machine this takes longer than one
+    thread alone. So in the second way rows are divided among Python's threads, each with one thread
+    of BLAS. If B is A, NumPy makes use of symmetry.
     """
     out = np.empty((A.shape[1], B.shape[1]), A.dtype)
     with threadpool_limits(threads):
@@ -91,7 +98,7 @@ def product_seconds(A: Any, B: Any, threads: int, tries: int = TRIES) -> float:
 
 
 def gemm(threads: int, size: int = GEMM) -> dict[str, float]:
-    """Floating-point operations a second of a matrix product."""
+    """Return floating-point operations per second of a matrix product, by precision."""
     speeds = {}
     for dtype in (np.float64, np.float32):
         A, B = (
@@ -102,15 +109,16 @@ def gemm(threads: int, size: int = GEMM) -> dict[str, float]:
 
 
 def limits(threads: int, entries: int = ENTRIES, size: int = GEMM) -> dict[str, float]:
-    """What the machine can do, a second."""
+    """Return what the machine can do per second."""
     return bandwidth(threads, entries) | gemm(threads, size)
 
 
 def operations(m: int, d: int, k: int) -> int:
-    """Additions and multiplications a user needs in a leave-one-out round.
+    """Return the number of additions and multiplications per user in a leave-one-out round.
 
-    P = X U and the weighted sum of examples 2mdk each; norm and addition to the sum 2dk each; Gram matrix, two triangular
-    solves, leverages, residuals and weights of m examples mk(3k + 11).
+    P = X U and the weighted sum of examples need 2mdk each. The norm and the addition to the sum
+    need 2dk each. The Gram matrix, two triangular solves, leverages, residuals and weights of m
+    examples need mk(3k + 11).
     """
     return 4 * m * d * k + 4 * d * k + m * k * (3 * k + 11)
 
@@ -118,11 +126,10 @@ def operations(m: int, d: int, k: int) -> int:
 def against_limits(
     n: int, rounds: int, overrides: Sequence[str] = (), entries: int = ENTRIES, size: int = GEMM
 ) -> list[Row]:
-    """One row a resource: what a round needs of it, what it got, what there is."""
+    """Return one row per resource: what a round needs, what it gets, and what the machine has."""
     settings = ["init=random", f"data.n={n}", f"rounds={rounds}", *overrides]
-    Experiment(
-        compose([*settings, "data.n=1000", "rounds=2"])
-    ).run()  # compile and load before anything is timed
+    # Compile and load before anything is timed.
+    Experiment(compose([*settings, "data.n=1000", "rounds=2"])).run()
     experiment = Experiment(compose(settings))
     assert isinstance(experiment.runtime, InProcess)
     data, threads = experiment.data, experiment.runtime.threads
@@ -156,12 +163,14 @@ def against_limits(
 SECTION = Section(
     "limits",
     "A round against the machine's limits",
-    "a FedRep round of {n:,} users with {threads} threads against the machine's limits (a round is the median)",
-    "A round reads every user's examples once and computes little with them. In the same run, with as many threads: how "
-    "fast memory is read and written (STREAM's triad; reading alone, which is what a round does) and how fast BLAS "
-    "multiplies matrices. A limit is the best of several tries, before and after the rounds. "
-    "One run says little here: seven on one day gave 0.48, 0.54, 0.50, 0.33, 0.51, 0.50 and 0.50 of the triad; rounds took "
-    "104 to 114 ms, and the triad 36 to 38 GB/s, but 58 in the run with 0.33.",
+    "a FedRep round of {n:,} users with {threads} threads against the machine's limits (a round "
+    "is the median)",
+    "A round reads every user's examples once and computes little with them. In the same run, "
+    "with as many threads: how fast memory is read and written (STREAM's triad; reading alone, "
+    "which is what a round does) and how fast BLAS multiplies matrices. A limit is the best of "
+    "several tries, before and after the rounds. One run says little here: seven on one day gave "
+    "0.48, 0.54, 0.50, 0.33, 0.51, 0.50 and 0.50 of the triad; rounds took 104 to 114 ms, and the "
+    "triad 36 to 38 GB/s, but 58 in the run with 0.33.",
     lambda effort: against_limits(100_000 if effort.quick else 1_000_000, 10),
     [
         Column("limit", "limit"),

@@ -1,4 +1,4 @@
-"""Priv-AltMin against plain NumPy and DP-RGrad's step against a full SVD: two sections of `make bench`."""
+"""Priv-AltMin against plain NumPy, DP-RGrad's step against a full SVD: sections of `make bench`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SIZE, RANK, USERS = 1000, 5, 8
 
 
 def low_rank_step(repetitions: int) -> list[Row]:
-    """The server's whole update from a released gradient, and a user's gradient, beside what the manifold avoids."""
+    """Time the server's update, a user's gradient, and the full SVD that the manifold avoids."""
     rng = np.random.default_rng(0)
     sizes = [f"data.n={USERS}", f"data.d1={SIZE}", f"data.d2={SIZE}", f"data.r={RANK}"]
     experiment = Experiment(compose(["algo=rgrad", *sizes]))
@@ -36,9 +36,8 @@ def low_rank_step(repetitions: int) -> list[Row]:
     def whole() -> float:
         return seconds(lambda: np.linalg.svd(full), repetitions)
 
-    with threadpool_limits(
-        1
-    ):  # on a busy machine one thread is faster than several that wait for each other
+    # On a busy machine one thread is faster than several threads that wait for each other.
+    with threadpool_limits(1):
         alone = whole()
     cost = {
         "full SVD": min(alone, whole()),
@@ -56,7 +55,15 @@ def low_rank_step(repetitions: int) -> list[Row]:
 
 
 def plain_moments(X: Array, y: Array, U: Array) -> Array:
-    """The change of U that one noiseless Priv-AltMin iteration finds, vectorised over users without any care: (d, k)."""
+    """Return the change of U (d, k) that one noiseless Priv-AltMin iteration finds.
+
+    The computation is vectorised over users, without further optimisation.
+
+    Args:
+        X: examples (n, m, d).
+        y: targets (n, m).
+        U: shared embedding (d, k).
+    """
     n, m, d = X.shape
     k = U.shape[1]
     P = X @ U
@@ -77,7 +84,7 @@ def plain_moments(X: Array, y: Array, U: Array) -> Array:
 
 
 def alternating_minimisation(repetitions: int) -> list[Row]:
-    """Whole rounds at n=20000: every user takes part once."""
+    """Time whole rounds at n=20000, in which every user takes part once."""
     ours, plain, whole = [], [], []
     for _ in range(repetitions):
         experiment = Experiment(compose(["algo=altmin"]))
@@ -85,7 +92,7 @@ def alternating_minimisation(repetitions: int) -> list[Row]:
         spent = experiment.run().result["time"]
         whole.append(time.perf_counter() - start)
         ours.append(spent["rounds_s"])
-        # The reference holds an A_i of 100 x 100 for every user, so it gets them in parts of 1000.
+        # The reference holds an A_i of 100 x 100 per user, so it gets 1000 users at a time.
         data: Any = experiment.data
         users = data.cohort(0, data.n).exact()
         U = retraction(data.U_star + 0.05)
@@ -109,7 +116,8 @@ ALTMIN = Section(
     "altmin",
     "Priv-AltMin against plain NumPy",
     "Priv-AltMin, all rounds at n={n:,}, d=50, k=2, m=10 (medians)",
-    "Every user takes part in one round. The reference does the same work for all users in plain vectorised NumPy.",
+    "Every user takes part in one round. The reference does the same work for all users in plain "
+    "vectorised NumPy.",
     lambda effort: alternating_minimisation(effort.few),
     [
         Column("privfed s", "rounds_s", ".2f", unit="s", better="lower"),
@@ -122,7 +130,8 @@ RGRAD = Section(
     "rgrad",
     "DP-RGrad's step against a full SVD",
     "DP-RGrad at d1 = d2 = {size}, r = {rank} (medians)",
-    "The server's whole update from a released gradient, and a user's gradient, beside the full SVD that the manifold avoids.",
+    "The server's whole update from a released gradient, and a user's gradient, beside the full "
+    "SVD that the manifold avoids.",
     lambda effort: low_rank_step(effort.few),
     [
         Column("work", "work"),

@@ -1,9 +1,13 @@
-"""Networks on images against a per-user PyTorch loop: part of `make bench`, or python benchmarks/bench_networks.py [--quick].
+"""Networks on images against a per-user PyTorch loop: two sections of `make bench`.
 
-One whole private round of CENTAUR in the paper's setting, 15 head epochs and 2 local epochs with batches of 100. The reference
-does the same for one user after the other with torch.optim.SGD on a copy of the network; it gets the better of two ways to
-use two threads, and in a second version it computes the representation once for all head epochs. Rounds and loops are timed
-in turn, in one process and with two threads each, and compared by medians, as machines are noisy.
+    python benchmarks/bench_networks.py [--quick]
+
+Timed is one whole private round of CENTAUR in the paper's setting: 15 head epochs and 2 local
+epochs with batches of 100. The reference does the same for one user after the other, with
+torch.optim.SGD on a copy of the network. It gets the better of two ways to use two threads. In a
+second version it computes the representation once for all head epochs. Rounds and loops are timed
+in turn, in one process and with two threads each. They are compared by medians, because machines
+are noisy.
 """
 
 from __future__ import annotations
@@ -37,10 +41,20 @@ from privfed.foundation.linalg import Array
 THREADS, ROUNDS = 2, 2
 CLIP, LR, MOMENTUM, DECAY, HEAD_EPOCHS, LOCAL_EPOCHS, BATCH = 0.25, 0.01, 0.9, 1e-4, 15, 2, 100
 SETTING = (
-    "algo=centaur", "data=patterns", "data.S=5", f"rounds={ROUNDS}", f"runtime.threads={THREADS}", f"algo.clip={CLIP}",
-    f"algo.lr={LR}", f"algo.head_lr={LR}", f"algo.momentum={MOMENTUM}", f"algo.weight_decay={DECAY}", f"algo.batch={BATCH}",
-    f"algo.head_epochs={HEAD_EPOCHS}", f"algo.local_epochs={LOCAL_EPOCHS}",
-)  # fmt: skip
+    "algo=centaur",
+    "data=patterns",
+    "data.S=5",
+    f"rounds={ROUNDS}",
+    f"runtime.threads={THREADS}",
+    f"algo.clip={CLIP}",
+    f"algo.lr={LR}",
+    f"algo.head_lr={LR}",
+    f"algo.momentum={MOMENTUM}",
+    f"algo.weight_decay={DECAY}",
+    f"algo.batch={BATCH}",
+    f"algo.head_epochs={HEAD_EPOCHS}",
+    f"algo.local_epochs={LOCAL_EPOCHS}",
+)
 MLP = ("model=mlp", "data.size=28", "data.m=54")
 LENET = ("model=lenet", "data.size=32", "data.channels=3", "data.m=100")
 Work = Callable[[Sequence[int]], Array]
@@ -49,7 +63,15 @@ Work = Callable[[Sequence[int]], Array]
 def loop(
     network: nn.Sequential, shape: Sequence[int], users: Cohort, cached: bool, some: Sequence[int]
 ) -> Array:
-    """Clipped sum of the updates of some users, one by one."""
+    """Return the sum of the clipped updates of the users `some`, computed one by one.
+
+    Args:
+        network: shared network.
+        shape: shape of an image.
+        users: images and labels.
+        cached: whether features are computed once for all head epochs.
+        some: positions of the users.
+    """
     total = np.zeros(sum(parameter.numel() for parameter in network[:-1].parameters()))
     criterion = nn.CrossEntropyLoss()
     for i in some:
@@ -88,7 +110,7 @@ def represented(body: nn.Module, x: Tensor) -> Tensor:
 
 
 def reference(experiment: Experiment, users: int) -> tuple[nn.Sequential, Cohort]:
-    """The network of the first round as a module of its own, and the first users' images."""
+    """Return the network of the first round as a separate module, and the first users' images."""
     module = instantiate(experiment.cfg.model.module)
     start = experiment.strategy.initial()
     with torch.no_grad():
@@ -99,13 +121,13 @@ def reference(experiment: Experiment, users: int) -> tuple[nn.Sequential, Cohort
 
 
 def one_after_the_other(work: Work, users: int) -> Array:
-    """All threads within each user's network."""
+    """Return the sum over users, with all threads inside the network of one user at a time."""
     torch.set_num_threads(THREADS)
     return work(range(users))
 
 
 def side_by_side(work: Work, users: int) -> Array:
-    """Users in as many Python threads."""
+    """Return the sum over users, divided among THREADS Python threads."""
     parts = [range(i, users, THREADS) for i in range(THREADS)]
     with ThreadPoolExecutor(THREADS, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         return np.asarray(sum(pool.map(work, parts)))
@@ -118,7 +140,7 @@ def per_second(users: int, work: Callable[[], object]) -> float:
 
 
 def our_rounds(*overrides: str) -> tuple[float, Experiment]:
-    """Users a second of whole rounds through Flower's loop, noise gate included, and what ran."""
+    """Return users per second of whole rounds (Flower's loop, noise gate), and the experiment."""
     experiment = Experiment(compose([*SETTING, *overrides]))
     spent = experiment.run().result["time"]["rounds_s"]
     return ROUNDS * experiment.data.n / spent, experiment
@@ -127,7 +149,14 @@ def our_rounds(*overrides: str) -> tuple[float, Experiment]:
 def against_torch(
     repetitions: int, mlp_users: int, lenet_users: int, looped: tuple[int, int]
 ) -> list[Row]:
-    """One row a network, users a second of a private round: privfed with all its users, the loops with the first few."""
+    """Return one row per network: users per second of a private round.
+
+    Args:
+        repetitions: number of timed repetitions.
+        mlp_users: users of privfed's run with the MLP.
+        lenet_users: users of privfed's run with LeNet.
+        looped: users of the PyTorch loop, with the MLP and with LeNet.
+    """
     rows = []
     problems = (
         (looped[0], mlp_users, {"MLP": MLP}),
@@ -173,7 +202,7 @@ def against_torch(
 
 
 def memory(mlp_users: int, lenet_users: int) -> list[Row]:
-    """One row a network: peak memory of whole runs of one round, in processes of their own."""
+    """Return one row per network: peak memory of a run of one round, in a separate process."""
     rows = []
     for name, sizes, n in (
         ("MLP", MLP, mlp_users),
@@ -195,7 +224,7 @@ def memory(mlp_users: int, lenet_users: int) -> list[Row]:
 
 
 def speeds(effort: Effort) -> list[Row]:
-    """quick: one repetition, fewer users."""
+    """Return the speeds; a quick effort takes one repetition and fewer users."""
     return (
         against_torch(1, 200, 8, (20, 4)) if effort.quick else against_torch(3, 1000, 24, (40, 8))
     )
@@ -204,10 +233,11 @@ def speeds(effort: Effort) -> list[Row]:
 NETWORKS = Section(
     "networks",
     "Networks against a loop in PyTorch",
-    "a private round with networks, 15 head and 2 local epochs, 2 threads (medians, users a second)",
-    "CENTAUR's round in the paper's setting against a loop over users in PyTorch, which gets the better of two ways to use two "
-    "threads, and in a second version keeps features. MLP 256-128-16: 54 images of 28x28; LeNet: 100 images of 3x32x32; the "
-    "loop is always in float32.",
+    "a private round with networks, 15 head and 2 local epochs, 2 threads (medians, users a "
+    "second)",
+    "CENTAUR's round in the paper's setting against a loop over users in PyTorch, which gets the "
+    "better of two ways to use two threads, and in a second version keeps features. MLP "
+    "256-128-16: 54 images of 28x28; LeNet: 100 images of 3x32x32; the loop is always in float32.",
     speeds,
     [
         Column("network", "network"),

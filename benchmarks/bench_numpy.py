@@ -1,7 +1,7 @@
-"""FedRep's rounds against a plain vectorised NumPy implementation of the same rounds, with many users and with many nodes.
+"""FedRep's rounds against plain vectorised NumPy, with many users and with many nodes.
 
-The reference has the same estimator, clip, noise and retraction, the same data, and all of BLAS's threads. Both sides are timed
-in turn and compared by medians, as machines are noisy.
+The reference has the same estimator, clip, noise and retraction, the same data, and all of BLAS's
+threads. Both sides are timed in turn and compared by medians, because machines are noisy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Gradients = Callable[[Array, Array, Array, np.random.Generator], Array]
 
 
 def plain_leave_one_out(X: Array, y: Array, U: Array, rng: np.random.Generator) -> Array:
-    """Per-user gradients (n, k, d), every example judged by the head fitted without it."""
+    """Return per-user gradients (n, k, d); every example is judged by a head fitted without it."""
     P = X @ U
     inverse = np.linalg.inv(np.matmul(P.transpose(0, 2, 1), P))
     v = np.matmul(inverse, np.matmul(P.transpose(0, 2, 1), y[..., None]))
@@ -38,7 +38,7 @@ def plain_leave_one_out(X: Array, y: Array, U: Array, rng: np.random.Generator) 
 
 
 def plain_two_batches(X: Array, y: Array, U: Array, rng: np.random.Generator) -> Array:
-    """Per-user gradients (n, k, d) by two disjoint random batches, head and gradient."""
+    """Return per-user gradients (n, k, d) by two disjoint random batches, head and gradient."""
     n, m, _ = X.shape
     order = np.argsort(rng.random((n, m)), axis=1)
     users, half = np.arange(n)[:, None], m // 2
@@ -57,7 +57,7 @@ ESTIMATORS: dict[str, Gradients] = {
 
 
 def plain_rounds(gradients: Gradients, X: Array, y: Array, U: Array, rounds: int) -> float:
-    """Seconds for whole private rounds in plain NumPy."""
+    """Return the seconds of `rounds` private rounds in plain NumPy."""
     rng = np.random.default_rng(0)
     start = time.perf_counter()
     for t in range(rounds):
@@ -72,13 +72,13 @@ def plain_rounds(gradients: Gradients, X: Array, y: Array, U: Array, rounds: int
 
 
 def our_rounds(*overrides: str) -> tuple[float, Experiment]:
-    """Seconds of the training rounds of a whole run through Flower's loop."""
+    """Return the seconds of all training rounds of a run through Flower's loop, and the run."""
     experiment = Experiment(compose([f"rounds={ROUNDS}", f"algo.clip={CLIP}", *overrides]))
     return experiment.run().result["time"]["rounds_s"], experiment
 
 
 def against_numpy(repetitions: int, n: int = USERS) -> list[Row]:
-    """One row an estimator: user-rounds a second."""
+    """Return one row per estimator: user-rounds per second."""
     rows = []
     for name, gradients in ESTIMATORS.items():
         ours, plain = [], []
@@ -86,7 +86,8 @@ def against_numpy(repetitions: int, n: int = USERS) -> list[Row]:
             seconds, experiment = our_rounds(f"data.n={n}", f"algo.estimator={name}")
             ours.append(seconds / ROUNDS)
             data: Any = experiment.data
-            users = data.cohort(0, n).exact()  # single precision would be converted in every round
+            # NumPy would convert data in single precision in every round.
+            users = data.cohort(0, n).exact()
             U = retraction(data.U_star + 0.05)
             plain.append(plain_rounds(gradients, users.X, users.y, U, 3) / 3)
         mine, reference = statistics.median(ours), statistics.median(plain)
@@ -100,10 +101,11 @@ def against_numpy(repetitions: int, n: int = USERS) -> list[Row]:
 
 
 def growth(repetitions: int, sizes: tuple[int, ...] = (5000, 20_000, 80_000)) -> list[Row]:
-    """One row a number of users: what a user costs, against what it costs in the middle."""
+    """Return one row per number of users: cost per user, relative to that of the middle size."""
     cost = {
-        n: statistics.median(our_rounds(f"data.n={n}")[0] / ROUNDS for _ in range(repetitions)) for n in sizes
-    }  # fmt: skip
+        n: statistics.median(our_rounds(f"data.n={n}")[0] / ROUNDS for _ in range(repetitions))
+        for n in sizes
+    }
     middle = sizes[len(sizes) // 2]
     base = cost[middle] / middle
     return [
@@ -119,7 +121,7 @@ def growth(repetitions: int, sizes: tuple[int, ...] = (5000, 20_000, 80_000)) ->
 
 
 def one_user_a_node(repetitions: int, n: int = 2000) -> list[Row]:
-    """One row a number of nodes: what Flower's messages cost."""
+    """Return one row per number of nodes: the cost of Flower's messages."""
     cores = len(os.sched_getaffinity(0))
     names = {"a cohort a core": cores, "a node a user": n}
     cost = {
@@ -147,8 +149,9 @@ NUMPY = Section(
     "numpy",
     "Rounds against plain NumPy",
     "training rounds at n={n:,}, d=50, k=2, m=10 (medians, million user-rounds a second)",
-    "Both estimators of FedRep's gradient, through Flower's loop, noise gate and ledger, against plain vectorised NumPy on the "
-    "same data in double precision in the same process, timed in turn.",
+    "Both estimators of FedRep's gradient, through Flower's loop, noise gate and ledger, against "
+    "plain vectorised NumPy on the same data in double precision in the same process, timed in "
+    "turn.",
     lambda effort: against_numpy(effort.repetitions),
     [
         Column("estimator", "estimator"),
@@ -162,7 +165,8 @@ GROWTH = Section(
     "growth",
     "Cost a user",
     "cost a user against the number of users",
-    "What a user costs a round, with few users and with many. With few, Flower's messages and the release weigh more.",
+    "What a user costs a round, with few users and with many. With few, Flower's messages and the "
+    "release weigh more.",
     lambda effort: growth(effort.repetitions),
     [
         Column("users", "n", ",d"),
@@ -176,7 +180,8 @@ NODES = Section(
     "nodes",
     "One user a node",
     "one user a node: what Flower's messages cost (n={n:,})",
-    "The same run with every user on a node of its own, in one process, and with one cohort a core.",
+    "The same run with every user on a node of its own, in one process, and with one cohort a "
+    "core.",
     lambda effort: one_user_a_node(effort.few),
     [
         Column("users spread", "spread"),

@@ -1,4 +1,7 @@
-"""docs/benchmarks.md and its picture, made from the history alone: the last figures of every section, whenever measured."""
+"""Write docs/benchmarks.md and its picture from the history alone.
+
+They show the last figures of every section, whenever those were measured.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,30 @@ from rich.table import Table
 PAGE = ROOT / "docs/benchmarks.md"
 PICTURE = "figures/benchmarks.png"
 HEAD = """
-How fast privfed is, measured against what it cannot beat (memory bandwidth, matrix products) and against others that compute
-the same. `make bench` measures everything and compares it with the last committed figures; `make benchmarks` also writes this
-page and adds a line to [the history](benchmarks.jsonl). `python benchmarks/bench.py --list` names the sections, `--only` chooses
-some, `--quick` takes small sizes once, `--long` adds ten million users.
+How fast privfed is, measured against what it cannot beat (memory bandwidth, matrix products) and
+against others that compute the same. `make bench` measures everything and compares it with the last
+committed figures; `make benchmarks` also writes this page and adds a line to
+[the history](benchmarks.jsonl). `python benchmarks/bench.py --list` names the sections, `--only`
+chooses some, `--quick` takes small sizes once, `--long` adds ten million users.
 
-Machines are noisy, those with neighbours more than others. Ratios are to a reference measured in the same run and say more than
-seconds, but a busy machine changes them, too: references whose threads wait for each other suffer more than privfed does. Only
-figures of an idle machine count.
+Machines are noisy, those with neighbours more than others. Ratios are to a reference measured in
+the same run and say more than seconds, but a busy machine changes them, too: references whose
+threads wait for each other suffer more than privfed does. Only figures of an idle machine count.
 """
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a quantity of a full run is to reach: at least (higher is better) or at most `bound`, or within `within` of it."""
+    """What a quantity of a full run should reach.
+
+    Attributes:
+        words: the quantity in words.
+        name: name of the measurement.
+        bound: the bound.
+        form: format of the number.
+        better: `higher` (at least `bound`), `lower` (at most), or `near` (within `within` of it).
+        within: allowed distance from `bound` with `near`.
+    """
 
     words: str
     name: str
@@ -46,7 +59,7 @@ class Target:
         )
 
     def met(self, value: float) -> bool:
-        """Whether the value does."""
+        """Return whether the value meets the bound."""
         if self.better == "near":
             return abs(value - self.bound) <= self.within
         return value >= self.bound if self.better == "higher" else value <= self.bound
@@ -122,7 +135,7 @@ Line = tuple[str, str, str, str]
 
 
 def targets(measured: Mapping[str, Measurement]) -> list[Line]:
-    """What was asked for, the bound, what was measured, and whether it is met."""
+    """Return per target: the quantity, the bound, the measured value, and whether it is met."""
     lines = []
     for target in TARGETS:
         found = measured.get(target.name)
@@ -143,7 +156,7 @@ def targets(measured: Mapping[str, Measurement]) -> list[Line]:
 
 
 def targets_table(lines: Sequence[Line]) -> Table:
-    """For the terminal: those that were measured."""
+    """Return a table for the terminal, with the targets that were measured."""
     table = Table(title="what it is to reach", title_justify="left")
     for heading in ("quantity", "bound", "measured", "met"):
         table.add_column(heading, justify="left" if heading in ("quantity", "met") else "right")
@@ -154,7 +167,7 @@ def targets_table(lines: Sequence[Line]) -> Table:
 
 
 def newest(history: Sequence[Entry], sections: Mapping[str, Section]) -> dict[str, Entry]:
-    """The entry each section is shown from: the last of full size, or where there is none the last quick one."""
+    """Return per section the entry to show: the last of full size, else the last quick one."""
     full = [entry for entry in history if entry["size"] == "full"]
     found = {name: last(full, name) or last(history, name) for name in sections}
     return {name: entry for name, entry in found.items() if entry is not None}
@@ -163,7 +176,7 @@ def newest(history: Sequence[Entry], sections: Mapping[str, Section]) -> dict[st
 def measured_of(
     shown: Mapping[str, Entry], sections: Mapping[str, Section]
 ) -> dict[str, Measurement]:
-    """All quantities of full size on the page, by name: bounds are for no others."""
+    """Return all quantities of full size on the page by name; bounds apply only to those."""
     full = {name: entry for name, entry in shown.items() if entry["size"] == "full"}
     every = [
         each
@@ -174,27 +187,30 @@ def measured_of(
 
 
 def origin(entry: Entry) -> str:
-    """When, of what and on what an entry was measured."""
+    """Return when, of which commit and on which machine an entry was measured."""
     machine = entry["machine"]
     commit = (
         f"commit {entry['commit']}{' with changes' if entry.get('dirty') else ''}"
         if entry.get("commit")
         else "no commit"
     )
-    text = f"{entry['date'][:10]}, {commit}, {machine.get('cores')} cores ({machine.get('cpu')}), load {machine.get('load')}"
+    text = (
+        f"{entry['date'][:10]}, {commit}, {machine.get('cores')} cores ({machine.get('cpu')}), "
+        f"load {machine.get('load')}"
+    )
     text += ", **quick: small sizes, measured once**" if entry["size"] == "quick" else ""
     return text + (", **on a busy machine: provisional**" if busy(entry) else "")
 
 
 def wrapped(text: str) -> str:
-    """A paragraph."""
+    """Return the text as one paragraph, wrapped."""
     return textwrap.fill(
         " ".join(text.split()), 128, break_long_words=False, break_on_hyphens=False
     )
 
 
 def page(history: Sequence[Entry], sections: Mapping[str, Section]) -> str:
-    """The page's text: it depends on nothing but the history."""
+    """Return the text of the page, which depends on the history alone."""
     shown = newest(history, sections)
     latest = max(shown.values(), key=lambda entry: str(entry["date"]), default=None)
     parts = ["# Benchmarks", *(wrapped(part) for part in HEAD.strip().split("\n\n"))]
@@ -208,7 +224,8 @@ def page(history: Sequence[Entry], sections: Mapping[str, Section]) -> str:
             )
         )
         parts.append(
-            f"![Users a second of privfed and others; how cost grows; a round against limits]({PICTURE})"
+            "![Users a second of privfed and others; how cost grows; a round against "
+            f"limits]({PICTURE})"
         )
     head = ["what it is to reach", "bound", "measured", "met"], ["---", "--:", "--:", "---"]
     parts.append(markdown_table([*head, *targets(measured_of(shown, sections))]))
@@ -227,7 +244,7 @@ def page(history: Sequence[Entry], sections: Mapping[str, Section]) -> str:
 
 
 def write(history: Sequence[Entry], sections: Mapping[str, Section], path: Path) -> None:
-    """Page and picture."""
+    """Write page and picture."""
     shown = newest(history, sections)
     path.parent.joinpath(PICTURE).parent.mkdir(parents=True, exist_ok=True)
     draw({name: rows_of(entry, name) for name, entry in shown.items()}, path.parent / PICTURE)

@@ -1,9 +1,10 @@
-"""Private FedRep on Apple's pfl, as bench_rivals.py starts it, in one process or several (torchrun):
+"""Private FedRep on Apple's pfl, in one process or several (torchrun). bench_rivals.py starts it:
 
     python bench_pfl.py PROBLEM.npz ANSWER.npz ROUNDS
 
-A user is a pfl dataset, pfl's Gaussian mechanism clips and noises, its simulated backend adds up. User and server compute in
-NumPy, in one process with NumPy's statistics, which pfl handles fastest; only with PyTorch's does it add up over processes.
+A user is a pfl dataset. pfl's Gaussian mechanism clips and adds noise, its simulated backend adds
+up. User and server compute in NumPy. One process uses NumPy's statistics, which pfl handles
+fastest. Several processes use PyTorch's, because pfl adds up over processes only with those.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Representation(Model):
     def apply_model_update(
         self, statistics: MappedVectorStatistics
     ) -> tuple[Representation, Metrics]:
-        """A gradient step and QR."""
+        """Take a gradient step, then QR."""
         self.total = np.asarray(statistics["U"], dtype=np.float64)
         self.U = stepped(self.U, self.total, self.n, self.t)
         self.t += 1
@@ -55,7 +56,7 @@ class Representation(Model):
 
 
 class FedRep(FederatedAlgorithm):
-    """Every user, every round; keeps the time at the end of each round."""
+    """Asks every user in every round; keeps the time at the end of each round."""
 
     def __init__(self, rounds: int) -> None:
         super().__init__()
@@ -69,7 +70,7 @@ class FedRep(FederatedAlgorithm):
         model_train_params: Any,
         model_eval_params: Any = None,
     ) -> tuple[Any, Any, Any]:
-        """One query a round."""
+        """Return one query per round."""
         if iteration == self.rounds:
             return None, model, Metrics()
         context = CentralContext(
@@ -87,7 +88,7 @@ class FedRep(FederatedAlgorithm):
     def simulate_one_user(
         self, model: Any, user_dataset: Any, central_context: Any
     ) -> tuple[Any, Any]:
-        """The user's gradient, not clipped yet."""
+        """Return the user's gradient, not clipped yet."""
         X, y = user_dataset.raw_data
         G = gradient(X, y, model.U)
         return MappedVectorStatistics({"U": torch.from_numpy(G) if SEVERAL else G}), Metrics()
@@ -95,7 +96,7 @@ class FedRep(FederatedAlgorithm):
     def process_aggregated_statistics(
         self, central_context: Any, aggregate_metrics: Any, model: Any, statistics: Any
     ) -> Any:
-        """The server's step."""
+        """Take the server's step."""
         updated = model.apply_model_update(statistics)
         self.clock.append(time.perf_counter())
         return updated
@@ -104,7 +105,7 @@ class FedRep(FederatedAlgorithm):
 def run(
     X: Array, y: Array, U: Array, bound: float, noise: float, rounds: int
 ) -> tuple[Array, list[float]]:
-    """The last round's noised sum (k, d), and the seconds of every round."""
+    """Return the noised sum (k, d) of the last round, and the seconds of every round."""
     np.random.seed(0)  # noqa: NPY002 (pfl's processes agree on users by NumPy's global seed)
     users = FederatedDataset.from_slices(
         list(zip(X, y, strict=True)), MinimizeReuseUserSampler(range(len(X)))
@@ -125,7 +126,7 @@ def main(problem: str, answer: str, rounds: str) -> None:
     _, seconds = run(X, y, U, bound, NOISE, int(rounds))
     if os.environ.get("RANK", "0") == "0":
         np.savez(answer, total=total, seconds=seconds)
-    if SEVERAL:  # or a thread of its own may abort the process when it ends
+    if SEVERAL:  # otherwise a thread of PyTorch may abort the process when it ends
         torch.distributed.destroy_process_group()
 
 

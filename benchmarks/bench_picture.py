@@ -1,4 +1,7 @@
-"""The picture of docs/benchmarks.md: users a second of privfed and others, how cost grows, a round against limits."""
+"""The picture of docs/benchmarks.md.
+
+It shows users per second of privfed and others, how cost grows, and a round against limits.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ BLUE, GREY = "tab:blue", "0.65"
 
 
 def users_a_second(axes: plt.Axes, rows: Sequence[Row]) -> None:
-    """Bars on a logarithmic axis, fastest first."""
+    """Draw bars on a logarithmic axis, fastest first."""
     first = rows[0]
     bars = {
         f"privfed, n={first[key]:,}": first[f"ours_{name}"]
@@ -37,7 +40,7 @@ def users_a_second(axes: plt.Axes, rows: Sequence[Row]) -> None:
 
 
 def growth(axes: plt.Axes, rows: Sequence[Row]) -> None:
-    """Cost against size, both as multiples of the smallest."""
+    """Draw cost against size, both as multiples of the smallest."""
     widest = max(row["values"][-1] / row["values"][0] for row in rows)
     axes.plot([1, widest], [1, widest], "--", color="black", linewidth=1, label="linear: slope 1")
     for row, marker in zip(rows, "osD^vP*", strict=False):
@@ -64,9 +67,10 @@ def growth(axes: plt.Axes, rows: Sequence[Row]) -> None:
 
 
 def near_limits(axes: plt.Axes, rows: Sequence[Row]) -> None:
-    """What part of each limit a round reaches."""
+    """Draw which fraction of each limit a round reaches."""
     names = [
-        f"{row['limit']}\n{1e-9 * row['available']:.0f} {'GB' if row['unit'] == 'bytes' else 'GFLOP'}/s"
+        f"{row['limit']}\n{1e-9 * row['available']:.0f} "
+        f"{'GB' if row['unit'] == 'bytes' else 'GFLOP'}/s"
         for row in rows
     ]
     drawn = axes.barh(names[::-1], [row["fraction"] for row in rows][::-1], color=BLUE)
@@ -82,7 +86,7 @@ PANELS = {"rivals": users_a_second, "curves": growth, "limits": near_limits}
 
 
 def draw(rows: Mapping[str, Sequence[Row]], path: Path) -> None:
-    """One panel for each of the three sections, with a word where one was not measured."""
+    """Draw one panel per section, with a remark if a section was not measured."""
     figure, panels = plt.subplots(1, 3, figsize=(15, 4.4))
     for axes, (name, panel) in zip(panels, PANELS.items(), strict=True):
         if rows.get(name):

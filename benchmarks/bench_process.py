@@ -1,4 +1,4 @@
-"""What a command costs that runs as a process of its own, with all processes it starts: wall and CPU seconds, memory."""
+"""Cost of a command in a separate process, with all processes it starts: time and memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,16 @@ PAUSE = 0.05
 
 @dataclass
 class Cost:
-    """Wall and CPU seconds of a command; peak memory of its first process; marks: both times when something had happened."""
+    """Cost of a command.
+
+    Attributes:
+        wall: wall seconds.
+        cpu: CPU seconds.
+        peak_mb: peak memory of its first process.
+        code: exit code.
+        complaint: last line of its error output if it failed.
+        marks: wall and CPU seconds at which each awaited event was seen, by name.
+    """
 
     wall: float = 0.0
     cpu: float = 0.0
@@ -29,7 +38,14 @@ class Cost:
 
 
 def watched(command: Sequence[str], marks: Mapping[str, Callable[[], bool]] | None = None) -> Cost:
-    """Run a command to its end and look at it now and then; CPU time is the system's own account of it and its children."""
+    """Run a command to its end and observe it every PAUSE seconds.
+
+    CPU seconds are the operating system's account of the command and its children.
+
+    Args:
+        command: command line.
+        marks: events to wait for: name -> whether the event has happened.
+    """
     cost, waiting, done = Cost(), dict(marks or {}), Event()
     with tempfile.TemporaryFile() as errors:
         start = time.perf_counter()
@@ -61,7 +77,10 @@ def watched(command: Sequence[str], marks: Mapping[str, Callable[[], bool]] | No
 
 
 def peak_mb(pid: int) -> float:
-    """Most memory a process has held since it was started, which rusage mixes with its parent's; 0 where nothing tells."""
+    """Return the peak memory of a process since its start; 0 if it is unknown.
+
+    rusage is not used, because it mixes this number with that of the parent.
+    """
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -70,7 +89,7 @@ def peak_mb(pid: int) -> float:
 
 
 def tree_cpu(pid: int) -> float:
-    """CPU seconds so far of a process, its descendants that live, and those that it has waited for."""
+    """Return CPU seconds of a process, its living descendants, and those it has waited for."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         children = [

@@ -1,10 +1,14 @@
-"""The same private FedRep round by others: python benchmarks/bench_rivals.py [--n 1000000] [--only NAME ...].
+"""The same private FedRep round by others.
 
-Users a second of whole rounds (d=50, k=2, m=10, leave-one-out; every user clipped to norm 0.05, summed, Gaussian noise on the
-sum, QR step) in vectorised NumPy, in a loop over users, on Apple's pfl and on stock Flower with Ray. Every rival first shows
-on the very problem it is timed on that its clipped sum without noise is ours; one that differs is not timed against us.
+    python benchmarks/bench_rivals.py [--n 1000000] [--only NAME ...]
 
-pfl has an environment of its own: python benchmarks/bench_rivals.py --install-pfl makes .venv-pfl beside .venv.
+Measured are users per second of whole rounds (d=50, k=2, m=10, leave-one-out; every user clipped to
+norm 0.05, summed, Gaussian noise on the sum, QR step): in vectorised NumPy, in a loop over users,
+on Apple's pfl and on stock Flower with Ray. Every rival first shows, on the problem on which it is
+timed, that its clipped sum without noise equals ours. A rival with another sum is not compared.
+
+pfl has a separate environment: python benchmarks/bench_rivals.py --install-pfl makes .venv-pfl
+beside .venv.
 """
 
 from __future__ import annotations
@@ -36,24 +40,28 @@ FOLDER = Path(__file__).resolve().parent
 PFL = FOLDER.parent / ".venv-pfl"
 PFL_VERSION = "0.6.0"
 BOUND = CLIP * SLACK
-"""What privfed clips to, a millionth below the announced norm."""
+"""Norm to which privfed clips, a millionth below the announced norm."""
 AGREEMENT = 1e-6
-"""How far a rival's clipped sum may be from ours, relative to its norm."""
+"""Allowed distance of a rival's clipped sum from ours, relative to its norm."""
 BASE, LARGE = 20_000, 1_000_000
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONWARNINGS": "ignore"}
 FAIR = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "RAY_worker_niceness": "0"}
-"""One BLAS thread a process, as a user's matrices are tiny; Ray of itself gives its processes a low priority."""
+"""Settings that help rivals.
+
+They have one BLAS thread per process, because a user's matrices are tiny. Ray's processes have
+normal priority; by default Ray gives them a low one.
+"""
 
 Answer = tuple[Array, list[float]]
-"""The clipped sum (k, d) without noise in the first round, and the seconds of timed rounds with noise."""
+"""Clipped sum (k, d) of the first round, without noise, and seconds of timed rounds with noise."""
 
 
 class RivalError(RuntimeError):
-    """A rival's process failed: it has no speed, and the others go on."""
+    """The process of a rival failed. It has no speed, and the other rivals go on."""
 
 
 class Problem:
-    """n users and an embedding near the true one, and privfed's own clipped sum there."""
+    """n users, an embedding near the true one, and privfed's own clipped sum at it."""
 
     def __init__(self, n: int) -> None:
         experiment = Experiment(
@@ -72,12 +80,12 @@ class Problem:
         self.total = np.reshape(sums[0], self.U.T.shape)
 
     def difference(self, total: Array) -> float:
-        """How far a clipped sum is from ours, relative to its norm."""
+        """Return the distance of a clipped sum from ours, relative to the norm of ours."""
         return float(np.linalg.norm(total - self.total) / np.linalg.norm(self.total))
 
 
 def vectorised(problem: Problem) -> Callable[[Array], Array]:
-    """All users at once, with all of BLAS's threads: U -> clipped sum."""
+    """Return U -> clipped sum, for all users at once, with all of BLAS's threads."""
 
     def total(U: Array) -> Array:
         G = plain_leave_one_out(problem.X, problem.y, U, np.random.default_rng(0))
@@ -87,7 +95,7 @@ def vectorised(problem: Problem) -> Callable[[Array], Array]:
 
 
 def looped(problem: Problem) -> Callable[[Array], Array]:
-    """One user after the other: U -> clipped sum."""
+    """Return U -> clipped sum, for one user after the other."""
 
     def total(U: Array) -> Array:
         result = np.zeros(U.T.shape)
@@ -101,7 +109,7 @@ def looped(problem: Problem) -> Callable[[Array], Array]:
 def rounds_here(
     make: Callable[[Problem], Callable[[Array], Array]], problem: Problem, rounds: int
 ) -> Answer:
-    """Whole rounds in this process."""
+    """Run whole rounds in this process."""
     sum_of, U, rng, seconds = make(problem), problem.U, np.random.default_rng(0), []
     first = sum_of(U)
     for t in range(rounds):
@@ -113,7 +121,16 @@ def rounds_here(
 
 
 def rounds_apart(command: Sequence[str], problem: Problem, rounds: int) -> Answer:
-    """Whole rounds in a process of its own, which gets the words {problem}, {answer}, {rounds} filled in."""
+    """Run whole rounds in a separate process.
+
+    Args:
+        command: command line, in which {problem}, {answer} and {rounds} are filled in.
+        problem: the problem.
+        rounds: number of timed rounds.
+
+    Raises:
+        RivalError: if the process fails.
+    """
     with tempfile.TemporaryDirectory() as folder:
         names = {
             "problem": f"{folder}/problem.npz",
@@ -137,7 +154,7 @@ def rounds_apart(command: Sequence[str], problem: Problem, rounds: int) -> Answe
 
 
 def on_pfl(processes: int, problem: Problem, rounds: int) -> Answer:
-    """In pfl's environment."""
+    """Run whole rounds on pfl, in its environment."""
     python = str(PFL / "bin/python")
     start = (
         ["-m", "torch.distributed.run", f"--nproc_per_node={processes}"] if processes > 1 else []
@@ -148,7 +165,7 @@ def on_pfl(processes: int, problem: Problem, rounds: int) -> Answer:
 
 
 def on_flower(problem: Problem, rounds: int) -> Answer:
-    """On a Ray of its own."""
+    """Run whole rounds on stock Flower, with a separate Ray."""
     code = "import bench_flower; bench_flower.main('{problem}', '{answer}', {rounds})"
     return rounds_apart([sys.executable, "-c", code], problem, rounds)
 
@@ -160,18 +177,18 @@ RIVALS: dict[str, tuple[Callable[[Problem, int], Answer], int]] = {
     "pfl, 2 processes": (partial(on_pfl, 2), 2000),
     "Flower and Ray": (on_flower, 100),
 }
-"""How each is run, and with how many users: cost a user is the same with more of them, or grows."""
+"""How each rival is run, and its number of users; with more users, cost per user stays or grows."""
 
 
 def our_rounds(n: int, rounds: int, *overrides: str) -> list[float]:
-    """Seconds of each training round of a whole run through Flower's loop, noise gate and ledger included."""
+    """Return the seconds of each training round of a run, noise gate and ledger included."""
     settings = [f"data.n={n}", f"rounds={rounds}", "init=random", f"algo.clip={CLIP}", *overrides]
     outcome = Experiment(compose(settings)).run()
     return [row["seconds"] for row in outcome.rows if row["task"] == "gradient"]
 
 
 def measured(name: str, rounds: int, users: int | None = None) -> Row:
-    """One rival: its speed if it computes what we do, otherwise why there is none."""
+    """Return the row of one rival: its speed if its sum equals ours, otherwise the reason."""
     work, most = RIVALS[name]
     problem = Problem(users or most)
     row: Row = {
@@ -200,7 +217,17 @@ def rivals(
     users: int | None = None,
     base: int = BASE,
 ) -> list[Row]:
-    """A row for each rival, beside privfed's speed with n users and, measured right before and after, with `base` users."""
+    """Return one row per rival, with privfed's speeds beside it.
+
+    privfed is measured with n users once, and with `base` users right before and after each rival.
+
+    Args:
+        n: users of privfed's large run.
+        rounds: timed rounds per rival.
+        names: rivals.
+        users: users per rival; None takes the rival's own number.
+        base: users of privfed's small runs.
+    """
     our_rounds(1000, 2)  # compile and load before anything is timed
     large = n / statistics.median(our_rounds(n, 2 * rounds))
     before, rows = our_rounds(base, 2 * rounds), []
@@ -226,10 +253,11 @@ SECTION = Section(
     "rivals",
     "The same round by others",
     "the same private FedRep round, users a second (medians; d=50, k=2, m=10, leave-one-out)",
-    "Whole rounds in vectorised NumPy, in a Python loop over users, on Apple's pfl, and on stock Flower with Ray and one user "
-    "a node, each with as many users as it can bear; a user costs the same with more of them, or more. Every rival first shows "
-    "on the very problem it is timed on that its clipped sum is ours. pfl has an environment of its own, which "
-    "`python benchmarks/bench_rivals.py --install-pfl` makes.",
+    "Whole rounds in vectorised NumPy, in a Python loop over users, on Apple's pfl, and on stock "
+    "Flower with Ray and one user a node, each with as many users as it can bear; a user costs "
+    "the same with more of them, or more. Every rival first shows on the very problem it is timed "
+    "on that its clipped sum is ours. pfl has an environment of its own, which `python "
+    "benchmarks/bench_rivals.py --install-pfl` makes.",
     lambda effort: rivals(100_000 if effort.quick else LARGE, 2 if effort.quick else 5),
     [
         Column("rival", "rival"),
@@ -246,7 +274,10 @@ SECTION = Section(
 
 
 def install_pfl() -> None:
-    """Make .venv-pfl, with NumPy, SciPy and PyTorch as we have them; our other pins are too new for pfl."""
+    """Make .venv-pfl with our versions of NumPy, SciPy and PyTorch.
+
+    Our other pins are too new for pfl.
+    """
     pins = (FOLDER.parent / "constraints.txt").read_text().splitlines()
     packages = [
         f"pfl=={PFL_VERSION}",

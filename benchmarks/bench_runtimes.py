@@ -1,4 +1,4 @@
-"""The same rounds in one process and in processes of their own: two sections of `make bench`."""
+"""The same rounds in one process and in several processes: two sections of `make bench`."""
 
 from __future__ import annotations
 
@@ -19,26 +19,29 @@ RUNTIMES = {
     "Ray, 1 node": ("runtime=ray", "runtime.nodes=1", "runtime.cpus=0.5"),
     "Ray, 2 nodes": ("runtime=ray", "runtime.nodes=2", "runtime.cpus=0.5"),
 }
-"""Half a core each is reserved, so that a machine with one has room, too; either way a node has one thread."""
+"""Half a core is reserved per node, so that two nodes fit on one core; a node has one thread."""
 BASE, ALONE, _ = RUNTIMES
 
 
 class CountedProxy(RayProxy):
-    """Counts what is sent to a node."""
+    """Counts the messages to a node."""
 
     sent: ClassVar[Counter[tuple[str, str]]] = Counter()
 
     def ask(self, question: str, ins: Any, timeout: float | None) -> Any:
-        """Count, then ask."""
+        """Count the message, then ask."""
         self.sent[self.cid, question] += 1
         return super().ask(question, ins, timeout)
 
 
 def processes(users: int, rounds: int, repetitions: int) -> list[Row]:
-    """One row a runtime: seconds a round, taken in turn, and the messages each node is sent in a round."""
+    """Return one row per runtime: seconds per round, and messages per node and round.
+
+    Runtimes are timed in turn.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in RUNTIMES}
     messages: dict[str, float] = {}
-    # One Ray serves all runs: its start is not what is measured.
+    # One Ray serves all runs, because its start is not measured.
     with ray_cluster.attached(None, False), patch("privfed.runtimes.ray.RayProxy", CountedProxy):
         for _ in range(repetitions):
             for name, overrides in RUNTIMES.items():
@@ -53,9 +56,8 @@ def processes(users: int, rounds: int, repetitions: int) -> list[Row]:
                 asked = [
                     count for (_, question), count in CountedProxy.sent.items() if question == "fit"
                 ]
-                messages[name] = max(asked, default=0) / len(
-                    outcome.rows
-                )  # in one process none is sent
+                # In one process no message is sent.
+                messages[name] = max(asked, default=0) / len(outcome.rows)
     cost = {name: statistics.median(each) for name, each in seconds.items()}
     return [
         {
@@ -71,7 +73,7 @@ def processes(users: int, rounds: int, repetitions: int) -> list[Row]:
 
 
 def over_the_network(repetitions: int, rounds: int = 200) -> list[Row]:
-    """One row a runtime: rounds of a federation whose users have next to nothing to compute."""
+    """Return one row per runtime: rounds of a federation whose users compute almost nothing."""
     settings = ["data.n=3", "data.d=5", "data.m=6", f"rounds={rounds}"]
     rows: list[Row] = []
     for name, runtime in (
@@ -91,7 +93,8 @@ RAY = Section(
     "ray",
     "Processes of their own, on Ray",
     "processes of their own, one thread each, at n={n:,} (medians)",
-    "The same rounds in one process with two threads and on Ray with one and two nodes, each a process of one thread.",
+    "The same rounds in one process with two threads and on Ray with one and two nodes, each a "
+    "process of one thread.",
     lambda effort: processes(20_000 if effort.quick else 200_000, 20, effort.few),
     [
         Column("runtime", "runtime"),
@@ -106,7 +109,8 @@ GRPC = Section(
     "grpc",
     "Messages over gRPC",
     "three idle clients, one user each (medians)",
-    "What messages cost: clients with next to nothing to compute, in one process, and as processes over gRPC with TLS.",
+    "What messages cost: clients with next to nothing to compute, in one process, and as "
+    "processes over gRPC with TLS.",
     lambda effort: over_the_network(effort.few),
     [
         Column("runtime", "runtime"),

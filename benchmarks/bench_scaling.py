@@ -1,8 +1,11 @@
-"""The cost of a round up to 10^9 users on 1,000 machines: python benchmarks/bench_scaling.py [--write] [--cores 16].
+"""Predict the cost of a round up to 10^9 users on 1,000 machines.
 
-Measures the constants of the model in `scaling.py` on this machine, in about two minutes; holds its predictions against rounds
-measured here; and prints what it says of more users and machines than there are here. --write puts the numbers and the
-picture into docs/scaling.md and leaves the prose around them.
+    python benchmarks/bench_scaling.py [--write] [--cores 16]
+
+It measures the constants of the model in `scaling.py` on this machine, in about two minutes. It
+compares predictions with rounds measured here, and prints predictions for more users and machines
+than there are here. --write puts the numbers and the picture into docs/scaling.md and leaves the
+prose around them.
 """
 
 from __future__ import annotations
@@ -38,9 +41,18 @@ def experiment(*overrides: str) -> Experiment:
 
 
 def client_seconds(d: int, users: Sequence[int], tries: int = 9) -> tuple[float, float, float]:
-    """Of one core, for a node's call and for each of its users (FedRep's own client), and bytes of a user's data.
+    """Return what FedRep's client costs one core.
 
-    All cores compute at the same time, each for a cohort of its own, as they share the way to memory in a run, too.
+    All cores compute at the same time, each for a separate cohort, because in a run, too, they
+    share the memory bandwidth.
+
+    Args:
+        d: number of features.
+        users: numbers of users per cohort.
+        tries: number of timed calls.
+
+    Returns:
+        Seconds per call of a node, seconds per user, and bytes of a user's data.
     """
     cores = len(os.sched_getaffinity(0))
     made = experiment(f"data.n={cores * max(users)}", f"data.d={d}", "runtime.nodes=1")
@@ -70,7 +82,10 @@ def client_seconds(d: int, users: Sequence[int], tries: int = 9) -> tuple[float,
 
 
 def message_bytes(sizes: Sequence[int]) -> dict[str, Line]:
-    """Of a round's message to a node and of the answer, as Flower puts them on the wire, by the numbers in them."""
+    """Return the bytes of a message to a node and of its answer, as lines in P.
+
+    Bytes are those that Flower sends; P is the number of numbers in a message.
+    """
     down, up = [], []
     for size in sizes:
         strategy = experiment("data.n=10", f"data.d={size // K}").strategy
@@ -82,14 +97,14 @@ def message_bytes(sizes: Sequence[int]) -> dict[str, Line]:
 
 
 def answer(shape: tuple[int, ...], step: int, seed: int = 0) -> bytes:
-    """A node's whole answer."""
+    """Return the whole answer of a node as bytes."""
     sums = 1e-6 * np.random.default_rng(seed).standard_normal(shape)
     res = FitRes(Status(Code.OK, ""), ndarrays_to_parameters([sums]), 1, {"step": step})
     return ClientMessage(fit_res=serde.fit_res_to_proto(res)).SerializeToString()
 
 
 def reply_seconds(sizes: Sequence[int], nodes: Sequence[int], rounds: int = 7) -> Line:
-    """Seconds of the server for each answer: decoding it, and the strategy's own `aggregate_fit`."""
+    """Return the server's seconds per answer: decoding, and the strategy's `aggregate_fit`."""
     each = []
     for size in sizes:
         seconds = []
@@ -118,8 +133,12 @@ def reply_seconds(sizes: Sequence[int], nodes: Sequence[int], rounds: int = 7) -
 
 
 def round_costs(runtime: str, nodes: Sequence[int], rounds: int = 40) -> tuple[float, float]:
-    """Whole rounds by a runtime's nodes, each with a single user: the server's own processor seconds that one node more costs,
-    and what remains of the seconds of a round with the fewest nodes."""
+    """Measure whole rounds of a runtime whose nodes have one user each.
+
+    Returns:
+        The server's own processor seconds per additional node, and the rest of the seconds of a
+        round with the fewest nodes.
+    """
     share = ["runtime.cpus=0.1"] if runtime == "Ray" else []
     clock: list[float] = []
     busy, passed = [], []
@@ -140,7 +159,10 @@ def round_costs(runtime: str, nodes: Sequence[int], rounds: int = 40) -> tuple[f
 
 
 def measured() -> tuple[Costs, Row]:
-    """All constants, and what they were measured on. Seconds are a processor's, so that other programs disturb them little."""
+    """Return all constants, and the machine on which they were measured.
+
+    Seconds are processor seconds, so that other programs disturb them little.
+    """
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
     experiment("data.n=1000", "rounds=2").run()  # compile and load before anything is timed
     by_size = {d: client_seconds(d, (1, 400_000 // d, 2_000_000 // d)) for d in (D, 200, 800)}
@@ -150,9 +172,8 @@ def measured() -> tuple[Costs, Row]:
         name: round_costs(name, (4, 400) if name == "in process" else (1, 6)) for name in RUNTIMES
     }
     node, _, memory = by_size[D]
-    nodes_own = {
-        "in process": node / cores
-    }  # in one process the server's seconds include the nodes'
+    # In one process the seconds of the server include those of the nodes.
+    nodes_own = {"in process": node / cores}
     costs = Costs(
         user=Line.through([K * d for d in by_size], [each for _, each, _ in by_size.values()]),
         node=node,
@@ -170,7 +191,7 @@ def measured() -> tuple[Costs, Row]:
 
 
 def network_sizes() -> dict[str, int]:
-    """Numbers that the shared part of the papers' networks has."""
+    """Return the number of shared parameters of the papers' networks."""
     nets = {
         "MLP for 28 x 28 images": mlp((1, 28, 28), 10, (256, 128, 16)),
         "LeNet for 32 x 32 x 3 images": lenet((3, 32, 32), 10, (64, 64), (384, 192)),
@@ -184,7 +205,7 @@ def network_sizes() -> dict[str, int]:
 
 
 def validated(costs: Costs, rounds: int = 12) -> list[Row]:
-    """Rounds measured here beside what the model says of them; none of them was used to find its constants."""
+    """Return rounds measured here beside their predictions; none was used for the constants."""
     cores = len(os.sched_getaffinity(0))
     cases = [("in process", n, nodes) for n in (2000, 20_000, 100_000) for nodes in (2, 16, 200)]
     cases += [
@@ -209,7 +230,7 @@ def validated(costs: Costs, rounds: int = 12) -> list[Row]:
         row: Row = {"runtime": runtime, "n": n, "nodes": nodes}
         row["predicted"] = costs.flat(n, nodes, 1, cores, runtime, P, None).total
         row["measured"] = statistics.median(each["seconds"] for each in rounds_of)
-        if runtime == "in process":  # all processors' seconds are this process's
+        if runtime == "in process":  # only here does this process use all processor seconds
             row["busy_predicted"] = row["predicted"] + costs.user(P) * n * (
                 1 - 1 / min(cores, nodes)
             )

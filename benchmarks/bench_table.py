@@ -1,7 +1,7 @@
-"""What all sections of the benchmark share: rows of plain numbers, and one description of how they are shown and compared.
+"""What all sections of the benchmark share: rows, and how they are shown and compared.
 
-A section measures and returns rows: dicts of names, numbers and nothing else. Its columns say how a row is shown, in the
-terminal and in Markdown, and which of its numbers are quantities to watch.
+A section measures and returns rows, which are dicts of names and numbers only. Its columns say how
+a row is shown, in the terminal and in Markdown, and which of its numbers are quantities to watch.
 """
 
 from __future__ import annotations
@@ -19,33 +19,41 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Effort:
-    """How much to measure: quick takes small sizes once, long adds what takes minutes."""
+    """How much to measure: `quick` takes small sizes once, `long` adds what takes minutes."""
 
     quick: bool = False
     long: bool = False
 
     @property
     def repetitions(self) -> int:
-        """Of what takes a second or less."""
+        """Repetitions of work that takes a second or less."""
         return 1 if self.quick else 5
 
     @property
     def few(self) -> int:
-        """Of what takes longer."""
+        """Repetitions of work that takes longer."""
         return 1 if self.quick else 3
 
     @property
     def size(self) -> str:
-        """Numbers of different sizes are never compared."""
+        """Name of the sizes; numbers of different sizes are never compared."""
         return "quick" if self.quick else "full"
 
 
 @dataclass(frozen=True)
 class Column:
-    """One number or name of a row. form: a format such as ",.1f"; scale: what the number is multiplied by to be shown.
+    """One number or name of a row.
 
-    better: "higher" or "lower" makes it a quantity that is compared from run to run; "near", that has a bound only.
-    relative: it is a ratio to a reference that was measured in the same run, so that a busy machine changes it less.
+    Attributes:
+        heading: heading of the column.
+        key: key of the row.
+        form: format of a number, such as ",.1f".
+        scale: factor by which the number is multiplied to be shown.
+        unit: unit of the number.
+        better: "higher" or "lower" makes it a quantity that is compared from run to run, "near" a
+            quantity that only has a bound.
+        relative: whether it is a ratio to a reference of the same run, which a busy machine changes
+            less.
     """
 
     heading: str
@@ -57,7 +65,7 @@ class Column:
     relative: bool = False
 
     def cell(self, row: Row) -> str:
-        """The row's entry as text; a dash where there is none."""
+        """Return the row's entry as text, or a dash if there is none."""
         value = row.get(self.key)
         if value is None:
             return "-"
@@ -77,9 +85,16 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the benchmark. title and the columns' headings are formats that the first row fills in.
+    """A part of the benchmark.
 
-    label: the keys that tell rows apart. about: what is measured, against what; it stands above the table on the page.
+    Attributes:
+        name: name on the command line.
+        heading: heading on the page.
+        title: title of the table; a format that the first row fills in, as are the headings.
+        about: what is measured, and against what; printed above the table on the page.
+        work: measures and returns rows.
+        columns: columns of the table.
+        label: keys that distinguish rows.
     """
 
     name: str
@@ -91,19 +106,19 @@ class Section:
     label: Sequence[str] = field(default=())
 
     def titled(self, rows: Sequence[Row]) -> str:
-        """The table's title."""
+        """Return the title of the table."""
         return filled(self.title, rows[0])
 
     def headings(self, rows: Sequence[Row]) -> list[str]:
-        """Of the columns."""
+        """Return the headings of the columns."""
         return [filled(column.heading, rows[0]) for column in self.columns]
 
     def cells(self, rows: Sequence[Row]) -> list[list[str]]:
-        """The table's text."""
+        """Return the text of all cells."""
         return [[column.cell(row) for column in self.columns] for row in rows]
 
     def table(self, rows: Sequence[Row]) -> Table:
-        """For the terminal."""
+        """Return the table for the terminal."""
         table = Table(title=self.titled(rows), title_justify="left")
         for heading, column in zip(self.headings(rows), self.columns, strict=True):
             table.add_column(heading, justify="right" if column.form else "left")
@@ -112,12 +127,12 @@ class Section:
         return table
 
     def markdown(self, rows: Sequence[Row]) -> str:
-        """For the page."""
+        """Return the table for the page."""
         rule = ["--:" if column.form else "---" for column in self.columns]
         return markdown_table([self.headings(rows), rule, *self.cells(rows)])
 
     def measurements(self, rows: Sequence[Row]) -> list[Measurement]:
-        """The quantities to compare, by names."""
+        """Return the quantities to compare."""
         return [
             Measurement(
                 "/".join([self.name, *(str(row.get(key)) for key in self.label), column.key]),
@@ -133,7 +148,10 @@ class Section:
 
 
 def filled(text: str, row: Row) -> str:
-    """The text with a row's entries; as it is where the row, of an older benchmark perhaps, has other entries."""
+    """Return the text filled in with a row's entries.
+
+    The text stays as it is if the row has other entries, as rows of an older benchmark may have.
+    """
     try:
         return text.format(**row)
     except (KeyError, ValueError, TypeError):
@@ -141,14 +159,14 @@ def filled(text: str, row: Row) -> str:
 
 
 def markdown_table(lines: Sequence[Sequence[str]]) -> str:
-    """Heading, rule and rows."""
+    """Return a Markdown table; lines: heading, rule and rows."""
     return "\n".join(
         "| " + " | ".join(cell.replace("|", "/") for cell in line) + " |" for line in lines
     )
 
 
 def seconds(work: Callable[[], Any], repetitions: int) -> float:
-    """Median time of one call."""
+    """Return the median seconds of one call."""
     times = []
     for _ in range(repetitions):
         start = time.perf_counter()

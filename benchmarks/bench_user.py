@@ -1,7 +1,8 @@
-"""One user's and the server's part of a private FedRep round in plain NumPy, for the rivals that take users one by one.
+"""One user's and the server's part of a private FedRep round in plain NumPy.
 
-It needs NumPy only, as one of them runs in an environment of its own. All of them call it, so that what is compared is what
-each framework adds to the same arithmetic.
+It is for the rivals that compute users one by one. It needs NumPy only, because one of them runs in
+a separate environment. All of them call it, so that the comparison shows what each framework adds
+to the same arithmetic.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ NOISE = 2 * CLIP / 0.05
 
 
 def gradient(X: Array, y: Array, U: Array) -> Array:
-    """G^T (k, d) of one user, every example judged by the head fitted without it. X: (m, d), y: (m,), U: (d, k)."""
+    """Return G^T (k, d) of one user; every example is judged by the head fitted without it.
+
+    Args:
+        X: examples (m, d).
+        y: targets (m,).
+        U: shared embedding (d, k).
+    """
     P = X @ U
     Q = P @ np.linalg.inv(P.T @ P)
     v = y @ Q
@@ -26,11 +33,11 @@ def gradient(X: Array, y: Array, U: Array) -> Array:
 
 
 def clipped(G: Array, bound: float) -> Array:
-    """G scaled down to norm at most bound."""
+    """Return G scaled down to norm at most `bound`."""
     return G * min(1.0, bound / float(np.sqrt(np.vdot(G, G))))
 
 
 def stepped(U: Array, total: Array, n: int, t: int) -> Array:
-    """U of the next round, from the noised sum of G^T (k, d) over n users; t counts from 0."""
+    """Return U of the next round, from the noised sum of G^T (k, d) over n users; t from 0."""
     Q, R = np.linalg.qr(U - 8 * 0.85**t * total.T / n)
     return np.ascontiguousarray(Q * np.where(np.diag(R) < 0, -1.0, 1.0))

@@ -1,4 +1,7 @@
-"""Whole commands as processes of their own: one run, a million users and more, a sweep. Three sections of `make bench`."""
+"""Whole commands as separate processes: three sections of `make bench`.
+
+They are one run, a run with a million users and more, and a sweep.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ PLAIN = ("algo=fedrep", "eps=1")
 
 
 def whole(name: str, *overrides: str) -> Row:
-    """One run, from the start of Python to the report: where its seconds went, and its peak memory."""
+    """Return one run's seconds by part, from Python's start to the report, and its peak memory."""
     with tempfile.TemporaryDirectory() as folder:
         cost = watched([*RUN, *PLAIN, *overrides, f"out={folder}/run"])
         row: Row = {
@@ -50,7 +53,7 @@ def whole(name: str, *overrides: str) -> Row:
 
 
 def scale(effort: Effort) -> list[Row]:
-    """A million users; where time is no matter also ten million, which are streamed."""
+    """Run with a million users; with a long effort also with ten million, which are streamed."""
     large, huge = ("100,000", "200,000") if effort.quick else ("1,000,000", "10,000,000")
     rows = [whole(large, f"data.n={large.replace(',', '')}")]
     if effort.long:
@@ -61,7 +64,7 @@ def scale(effort: Effort) -> list[Row]:
 
 
 def sweep(settings: Sequence[str], runs: int) -> list[Row]:
-    """One row a phase of a sweep: seconds, and the fraction of all cores' time that its processes used."""
+    """Return one row per phase of a sweep: seconds, and the fraction of all cores' time used."""
     cores = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "sweep"
@@ -90,7 +93,7 @@ def sweep(settings: Sequence[str], runs: int) -> list[Row]:
 
 
 def many_runs(effort: Effort) -> list[Row]:
-    """Runs that differ in seed and budget."""
+    """Run a sweep over seeds and budgets."""
     if effort.quick:
         return sweep(["eps=1,2", "seed=0,1,2,3", "data.n=5000"], 8)
     return sweep(["eps=1,2,4,8", f"seed={','.join(map(str, range(16)))}", "data.n=20000"], 64)
@@ -110,8 +113,8 @@ COMMAND = Section(
     "command",
     "The whole command",
     "python -m privfed.run algo=fedrep eps=1, from start to report (n={n:,})",
-    "The README's command as a process of its own: the start of Python and all imports, data, initialiser, 30 rounds, "
-    "heads, report.",
+    "The README's command as a process of its own: the start of Python and all imports, data, "
+    "initialiser, 30 rounds, heads, report.",
     lambda effort: [whole("README")],
     WHERE,
     ["run"],
@@ -120,8 +123,8 @@ SCALE = Section(
     "scale",
     "A million users and more",
     "python -m privfed.run algo=fedrep eps=1 with many users, from start to report",
-    "The same command with a million users, and with `--long` ten million whose data are made again when they are needed "
-    "(`data.stream=true`).",
+    "The same command with a million users, and with `--long` ten million whose data are made "
+    "again when they are needed (`data.stream=true`).",
     scale,
     [Column("users", "run"), *WHERE, Column("note", "note")],
     ["run"],
@@ -130,9 +133,9 @@ SWEEP = Section(
     "sweep",
     "A sweep",
     "a sweep of {runs} runs (`-m`) on {cores} cores: how busy it keeps them",
-    "CPU seconds of the command and all its processes, as the system accounts for them, over wall seconds times cores. "
-    "Start-up: imports of all processes, and the check of all settings; summary: the end of the processes, `summary.csv` "
-    "and the page.",
+    "CPU seconds of the command and all its processes, as the system accounts for them, over wall "
+    "seconds times cores. Start-up: imports of all processes, and the check of all settings; "
+    "summary: the end of the processes, `summary.csv` and the page.",
     many_runs,
     [
         Column("phase", "phase"),

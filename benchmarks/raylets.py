@@ -1,7 +1,8 @@
-"""A Ray cluster of several raylets, each as on a machine of its own, all on this one: processes, ended by their ids.
+"""A Ray cluster of several raylets on one machine, each as on a separate machine.
 
-Ray turns a loopback address into the machine's own and then listens on every interface. Here it does not: see `START`, and
-`ON_LOOPBACK`, which whoever connects has to set before Ray is imported.
+Processes are ended by their ids. Ray turns a loopback address into the machine's own address and
+then listens on every interface. `START` prevents this. A process that connects must set
+`ON_LOOPBACK` before it imports Ray.
 """
 
 from __future__ import annotations
@@ -23,20 +24,29 @@ from privfed.runtimes.superlink_processes import descendants, exists
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 HERE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 ON_LOOPBACK = {**QUIET, HERE: "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-START = "from ray._private import services; services.get_node_ip_address = lambda address=None: '127.0.0.1'; "
+START = (
+    "from ray._private import services; "
+    "services.get_node_ip_address = lambda address=None: '127.0.0.1'; "
+)
 START += "from ray.scripts.scripts import main; main()"
 HEALTH_CHECK = {"period_ms": 1000, "failure_threshold": 3, "timeout_ms": 3000}
 HEALTH = {f"RAY_health_check_{name}": str(value) for name, value in HEALTH_CHECK.items()}
-"""The head asks every raylet once a second and gives it up after three failures; with Ray's own
-settings that takes much longer."""
+"""The head checks every raylet once per second and gives it up after three failures.
+
+With Ray's own settings that takes much longer.
+"""
 PATIENCE = 120.0
-"""Seconds a raylet has to start."""
+"""Seconds within which a raylet must start."""
 
 
 class Raylets:
-    """The first is the head. cpus: logical cores of each, whatever the machine has; store: bytes of shared memory of each.
+    """Several raylets, of which the first is the head.
 
-    health: settings of Ray's, how soon the head gives up a raylet.
+    Args:
+        count: number of raylets.
+        cpus: logical cores per raylet, whatever the machine has.
+        store: bytes of shared memory per raylet.
+        health: Ray's settings of how soon the head gives up a raylet.
     """
 
     def __init__(
@@ -49,19 +59,18 @@ class Raylets:
         if count < 1 or cpus < 1:
             raise ValueError(f"a cluster needs raylets with cores, not {count} with {cpus}")
         self.count, self.cpus, self.store, self.health = count, cpus, store, dict(health)
-        self.folder = Path(
-            tempfile.mkdtemp(prefix="pf")
-        )  # a short path, as Ray's sockets live below it
+        # The path must be short, because Ray's sockets are below it.
+        self.folder = Path(tempfile.mkdtemp(prefix="pf"))
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.processes: list[subprocess.Popen[bytes]] = []
         self.theirs: set[int] = set()
-        """Every process that was started, those of lost raylets included."""
+        """Ids of all processes that were started, including those of lost raylets."""
 
     def __enter__(self) -> Raylets:
-        os.environ.update(ON_LOOPBACK)  # for this process, which is to connect
+        os.environ.update(ON_LOOPBACK)  # for this process, which will connect
         try:
-            for number in range(self.count):  # one after the other: they would race for ports
+            for number in range(self.count):  # one by one, otherwise they would race for ports
                 self._start(number)
         except BaseException:
             self.stop()
@@ -116,14 +125,18 @@ class Raylets:
         self.theirs.update(descendants(process.pid))
 
     def pid(self, number: int) -> int:
-        """The raylet's own process."""
+        """Return the process id of the raylet itself."""
         for pid in descendants(self.processes[number].pid):
             if words(pid)[0].endswith("/raylet"):
                 return pid
         raise RuntimeError(f"raylet {number} is not running")
 
     def of_node(self, nodes: list[dict[str, object]]) -> dict[str, int]:
-        """Ray's node ids -> which of the raylets it is, 0 the head. nodes: what `ray.nodes()` says while all are alive."""
+        """Return the number of the raylet by Ray's node id; the head has 0.
+
+        Args:
+            nodes: result of `ray.nodes()` while all raylets are alive.
+        """
         numbers = {socket_of(words(self.pid(number))): number for number in range(self.count)}
         return {
             str(node["NodeID"]): numbers[str(node["RayletSocketName"])]
@@ -132,14 +145,17 @@ class Raylets:
         }
 
     def send(self, number: int, what: signal.Signals) -> None:
-        """To a raylet and, where it is to stand still, to all of its processes: as of a machine that has lost its network."""
+        """Send a signal to a raylet.
+
+        SIGSTOP and SIGCONT go to all of its processes, as if its machine had lost its network.
+        """
         mine = descendants(self.processes[number].pid)
         self.theirs.update(mine)
         for pid in mine if what in (signal.SIGSTOP, signal.SIGCONT) else [self.pid(number)]:
             os.kill(pid, what)
 
     def stop(self) -> None:
-        """End everything, the head last; what has not ended after ten seconds is killed."""
+        """End all processes, the head last; kill those that have not ended after ten seconds."""
         self.theirs.update(pid for process in self.processes for pid in descendants(process.pid))
         for process in reversed(self.processes):
             if process.poll() is None:
@@ -160,7 +176,7 @@ class Raylets:
 
 
 def words(pid: int) -> list[str]:
-    """A process's command line; empty if it is gone."""
+    """Return the command line of a process; empty if the process has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
     except OSError:
@@ -168,5 +184,5 @@ def words(pid: int) -> list[str]:
 
 
 def socket_of(line: list[str]) -> str:
-    """Where a raylet can be reached on its machine, from its command line."""
+    """Return the name of a raylet's socket, from its command line."""
     return next(word.partition("=")[2] for word in line if word.startswith("--raylet_socket_name="))

@@ -1,12 +1,22 @@
-"""What a round costs as users, nodes and machines grow: arithmetic on measured constants, and a simulated aggregation tree.
+"""Cost of a round as users, nodes and machines grow.
 
-    n  users     N  nodes (messages a round, each way)     M  machines     g  cores a machine     P  numbers in a message
+It is arithmetic on measured constants, and a simulated aggregation tree.
 
-A flat round announces P numbers to N nodes, computes, and has one server take N answers one after the other:
+    n   number of users
+    N   number of nodes, which is the number of messages per round, each way
+    M   number of machines
+    g   number of cores per machine
+    P   number of numbers in a message
 
-    compute   (node N + user n) / (M g)           every node's call and every user's gradient, spread over all cores
-    server    fixed + N message                   decode, check, clip again, add, and what the runtime needs a message
-    network   2 latency + N (down + up) / bandwidth   through the server's own link
+A flat round announces P numbers to N nodes, computes, and has one server take N answers one after
+the other:
+
+    compute   (node N + user n) / (M g)
+              every node's call and every user's gradient, spread over all cores
+    server    fixed + N message
+              decode, check, clip again, add, and the runtime's overhead per message
+    network   2 latency + N (down + up) / bandwidth
+              through the server's own link
 
 `bench_scaling.py` measures the constants; latency and bandwidth are assumed and stated.
 """
@@ -32,12 +42,16 @@ class Line:
     each: float
 
     def __call__(self, x: float) -> float:
-        """The cost at x."""
+        """Return the cost at x."""
         return self.base + self.each * x
 
     @classmethod
     def through(cls, x: Sequence[float], y: Sequence[float]) -> Line:
-        """The line of least relative error through the points, with neither part below zero."""
+        """Return the line of least relative error through the points, with no part below zero.
+
+        Raises:
+            ValueError: if there are not two different points, or a cost is not positive.
+        """
         if len(x) != len(y) or len(set(x)) < 2:
             raise ValueError(f"a line needs two different points, not x={list(x)}, y={list(y)}")
         if min(y) <= 0:
@@ -55,7 +69,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Network:
-    """Assumed, not measured: seconds one way, and bytes a second of every machine's link, each way."""
+    """An assumed network, not a measured one.
+
+    Attributes:
+        name: name of the network.
+        latency: seconds one way.
+        bandwidth: bytes per second of every machine's link, each way.
+    """
 
     name: str
     latency: float
@@ -82,33 +102,36 @@ class Round:
 
     @property
     def total(self) -> float:
-        """One part after the other: nothing overlaps."""
+        """Seconds of the whole round; no two parts overlap."""
         return self.compute + self.server + self.network
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Measured seconds and bytes. Lines are in P, the numbers in a message."""
+    """Measured seconds and bytes. Lines are functions of P, the number of numbers in a message."""
 
     user: Line
-    """Seconds of one core for a user's part of a round."""
+    """Seconds of one core per user and round."""
     node: float
-    """Seconds of one core for a node's call, whatever its users."""
+    """Seconds of one core per call of a node, without its users."""
     reply: Line
-    """Seconds the server needs to decode, check and add an answer."""
+    """Seconds that the server needs to decode, check and add an answer."""
     fixed: dict[str, float]
-    """Seconds a round takes however many nodes there are, by runtime: noise, retraction, the way there and back."""
+    """Seconds per round that do not depend on the number of nodes, by runtime.
+
+    They include noise, retraction and the way there and back.
+    """
     overhead: dict[str, float]
-    """Seconds the server needs to ask and hear a node, by runtime."""
+    """Seconds that the server needs to send to and receive from a node, by runtime."""
     down: Line
     """Bytes of a message to a node."""
     up: Line
-    """Bytes of its answer."""
+    """Bytes of the answer of a node."""
     memory: float
-    """Bytes a user's data take."""
+    """Bytes of a user's data."""
 
     def message(self, runtime: str, P: int) -> float:
-        """Seconds of the server's one thread for a node's question and answer."""
+        """Return the seconds of the server's one thread for a node's question and answer."""
         if runtime not in self.overhead:
             raise ValueError(f"runtime={runtime}: must be one of {', '.join(self.overhead)}")
         return self.overhead[runtime] + self.reply(P)
@@ -123,7 +146,20 @@ class Costs:
         P: int,
         network: Network | None = DATA_CENTRE,
     ) -> Round:
-        """A round in which one server hears every node; network None: all on one machine."""
+        """Return the cost of a round in which one server receives the answers of all nodes.
+
+        Args:
+            n: number of users.
+            nodes: number of nodes.
+            machines: number of machines.
+            cores: number of cores per machine.
+            runtime: name of the runtime.
+            P: number of numbers in a message.
+            network: assumed network; None if all nodes are on one machine.
+
+        Raises:
+            ValueError: if sizes do not fit together.
+        """
         check_sizes(n=n, nodes=nodes, machines=machines, cores=cores, P=P)
         if nodes > n:
             raise ValueError(f"nodes={nodes}: more than the {n} users")
@@ -138,22 +174,29 @@ class Costs:
         )
 
     def balance(self, n: int, runtime: str, P: int) -> float:
-        """Nodes, each a cohort with a core of its own, at which the server takes as long as they: user n / N = N message.
+        """Return the number N of nodes at which the server takes as long as the nodes.
 
-        There the two together take least; with more nodes a round gets slower.
+        Each node is a cohort with a separate core: user n / N = N message. At this N the sum of
+        both is smallest; with more nodes a round gets slower.
         """
         check_sizes(n=n, P=P)
         return math.sqrt(self.user(P) * n / self.message(runtime, P))
 
     def hop(self, runtime: str, P: int, network: Network) -> Hop:
-        """What a level of a tree costs: the same work at each inner node as at a flat server."""
+        """Return the cost of a level of a tree: each inner node does the work of a flat server."""
         down, up = self.down(P) / network.bandwidth, self.up(P) / network.bandwidth
         return Hop(network.latency, down, up + self.message(runtime, P))
 
 
 @dataclass(frozen=True)
 class Hop:
-    """Between a node of the tree and one below it: seconds on the way, to send a copy down, to take in one answer."""
+    """Costs between a node of the tree and one below it.
+
+    Attributes:
+        latency: seconds on the way.
+        send: seconds to send a copy down.
+        take: seconds to take in one answer.
+    """
 
     latency: float
     send: float
@@ -161,14 +204,25 @@ class Hop:
 
 
 def check_sizes(**sizes: int) -> None:
-    """Whole numbers of at least one, or a clear error."""
+    """Raise a ValueError unless all sizes are whole numbers of at least 1."""
     for name, size in sizes.items():
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ValueError(f"{name}={size}: must be a whole number of at least 1")
 
 
 def parents(leaves: int, fan_out: int) -> list[list[range]]:
-    """An aggregation tree from the leaves up: the inner nodes of each level, as ranges of those one level below they hear."""
+    """Return an aggregation tree, from the leaves up.
+
+    Args:
+        leaves: number of leaves.
+        fan_out: largest number of children per inner node.
+
+    Returns:
+        Per level its inner nodes, each as the range of its children one level below.
+
+    Raises:
+        ValueError: if a size is not allowed.
+    """
     check_sizes(leaves=leaves)
     if isinstance(fan_out, bool) or not isinstance(fan_out, int) or fan_out < 2:
         raise ValueError(f"fan_out={fan_out}: must be a whole number of at least 2")
@@ -185,14 +239,21 @@ def parents(leaves: int, fan_out: int) -> list[list[range]]:
 def simulated(
     leaves: int, fan_out: int, hop: Hop, compute: Callable[[int], float] | float
 ) -> float:
-    """Seconds until the root has the sum, event by event: parameters go down the tree, leaves compute, sums come up.
+    """Return the seconds until the root has the sum, simulated event by event.
 
-    An inner node sends its copies one after the other, takes in answers one at a time in the order they arrive, and passes
-    its sum on when it has all. compute: seconds of each leaf.
+    Parameters go down the tree, leaves compute, and sums come up. An inner node sends its copies
+    one after the other, takes in answers one at a time in the order of arrival, and passes its sum
+    on when it has all answers.
+
+    Args:
+        leaves: number of leaves.
+        fan_out: largest number of children per inner node.
+        hop: costs between two levels.
+        compute: seconds per leaf, or leaf -> seconds.
     """
     levels = parents(leaves, fan_out)
     begin = [0.0]
-    for level in reversed(levels):  # down: the i-th child's copy leaves after those before it
+    for level in reversed(levels):  # downwards: copies for the children leave one after the other
         start = [0.0] * level[-1].stop
         for parent, children in enumerate(level):
             for i, child in enumerate(children, 1):
@@ -201,9 +262,8 @@ def simulated(
     seconds = compute if callable(compute) else lambda leaf: compute
     waiting = [[len(children) for children in level] for level in levels]
     free = [[0.0] * len(level) for level in levels]
-    events = [
-        (begin[leaf] + seconds(leaf) + hop.latency, 0, leaf) for leaf in range(leaves)
-    ]  # arrival, level, sender
+    # An event is (arrival, level, sender).
+    events = [(begin[leaf] + seconds(leaf) + hop.latency, 0, leaf) for leaf in range(leaves)]
     heapq.heapify(events)
     while True:
         arrived, depth, sender = heapq.heappop(events)
@@ -217,10 +277,11 @@ def simulated(
 
 
 def closed_form(depth: int, fan_out: int, hop: Hop, compute: float) -> float:
-    """The same for a full tree of fan_out ** depth leaves that compute equally long.
+    """Return the same for a full tree of fan_out ** depth leaves that compute equally long.
 
-    Copies leave one after the other, so answers arrive that far apart: a parent is done after fan_out times the slower of
-    sending and taking, and once the other; and so on upwards, as parents began that far apart, too.
+    Copies leave one after the other, so answers arrive equally far apart. A parent is done after
+    fan_out times the slower of sending and taking, plus once the faster. The same holds on higher
+    levels, because parents began equally far apart, too.
     """
     check_sizes(depth=depth)
     last = fan_out * max(hop.send, hop.take) + min(hop.send, hop.take)
@@ -228,7 +289,12 @@ def closed_form(depth: int, fan_out: int, hop: Hop, compute: float) -> float:
 
 
 def summed(values: Array, fan_out: int) -> Array:
-    """The sum over leaves (leaves, ...) as the tree adds it up: every inner node adds its children in order."""
+    """Return the sum over leaves as the tree computes it; inner nodes add children in order.
+
+    Args:
+        values: values of the leaves (leaves, ...).
+        fan_out: largest number of children per inner node.
+    """
     for level in parents(len(values), fan_out):
         values = np.stack(
             [reduce(np.add, (values[child] for child in children)) for children in level]
@@ -239,7 +305,10 @@ def summed(values: Array, fan_out: int) -> Array:
 def best_fan_out(
     leaves: int, hop: Hop, compute: float = 0.0, tried: Sequence[int] = ()
 ) -> tuple[int, float]:
-    """The fan-out with the shortest simulated round, and its seconds; as many as there are leaves is a flat server."""
+    """Return the fan-out with the shortest simulated round, and the seconds of that round.
+
+    A fan-out equal to the number of leaves is a flat server.
+    """
     candidates = sorted(
         {*(tried or (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 100, 128, 256, 512, 1000)), leaves}
     )

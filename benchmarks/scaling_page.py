@@ -1,4 +1,4 @@
-"""The numbers and the picture of docs/scaling.md, from the constants that `bench_scaling.py` has measured."""
+"""The numbers and the picture of docs/scaling.md, from the constants of `bench_scaling.py`."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ Row = dict[str, Any]
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Markdown; the first column left, all others right."""
+    """Return a Markdown table; the first column is aligned left, all others right."""
     lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
 def short(seconds: float) -> str:
-    """Three digits, with a unit."""
+    """Return the time with three digits and a unit."""
     if seconds >= 100:
         return f"{seconds:,.0f} s"
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= 0.9995 * size:  # what would be rounded to a thousand of the next unit
+        if seconds >= 0.9995 * size:  # less would be rounded to 1000 of the next smaller unit
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds / 1e-9:.3g} ns"
 
@@ -99,7 +99,8 @@ def validation(rows: Sequence[Row]) -> str:
                 cells += ["", "", ""]
         lines.append(cells)
     said = [
-        f"{name}: predicted / measured is {statistics.median(each):.2f} in the middle, from {min(each):.2f} to {max(each):.2f}."
+        f"{name}: predicted / measured is {statistics.median(each):.2f} in the middle, from "
+        f"{min(each):.2f} to {max(each):.2f}."
         for name, each in ratios.items()
         if each
     ]
@@ -107,7 +108,7 @@ def validation(rows: Sequence[Row]) -> str:
 
 
 def predictions(costs: Costs, cores: int = CORES) -> str:
-    """Seconds a round by users and machines, one table a way to spread users."""
+    """Return seconds per round by users and machines, one table per way to spread users."""
     ways: dict[str, tuple[str, Callable[[int, int], tuple[int, int]]]] = {
         "One cohort a machine, on one core of it (Ray)": ("Ray", lambda n, M: (M, 1)),
         f"One cohort a core, {cores} cores a machine (Ray)": (
@@ -150,7 +151,10 @@ def predictions(costs: Costs, cores: int = CORES) -> str:
 
 
 def bottleneck(costs: Costs, facts: Row) -> str:
-    """Nodes at which the server takes as long as computing, by users and model size."""
+    """Return the number of nodes at which the server takes as long as computing.
+
+    It is given by number of users and model size.
+    """
     sizes = {f"P={P}": P, "P=10,000": 10_000, "P=1,000,000": 1_000_000}
     lines = [
         [power(n), *(f"{costs.balance(n, 'Ray', size):,.0f}" for size in sizes.values())]
@@ -172,7 +176,7 @@ def bottleneck(costs: Costs, facts: Row) -> str:
 
 
 def trees(costs: Costs) -> str:
-    """Simulated aggregation over a tree, best fan-out against a flat server, and the check of its sum."""
+    """Return simulated aggregation by the best tree against a flat server, and a check of sums."""
     lines = []
     for network in (DATA_CENTRE, WIDE_AREA):
         for size in (P, 1_000_000):
@@ -200,12 +204,15 @@ def trees(costs: Costs) -> str:
         np.linalg.norm(summed(values, f) - flat_sum) / np.linalg.norm(flat_sum) for f in (2, 8, 32)
     )
     head = ["network", "P", "nodes", "best fan-out", "tree", "flat", "flat / tree"]
-    said = f"Sums of 1,000 nodes through trees of fan-out 2, 8 and 32 differ from the flat sum by at most {off:.1e}, relatively."
+    said = (
+        "Sums of 1,000 nodes through trees of fan-out 2, 8 and 32 differ from the flat sum by at "
+        f"most {off:.1e}, relatively."
+    )
     return f"{table(head, lines)}\n\n{said}"
 
 
 def blocks(costs: Costs, rows: Sequence[Row], facts: Row, cores: int = CORES) -> dict[str, str]:
-    """The page's numbers by name."""
+    """Return the blocks of numbers of the page by name."""
     return {
         "constants": constants(costs, facts),
         "validation": validation(rows),
@@ -216,7 +223,11 @@ def blocks(costs: Costs, rows: Sequence[Row], facts: Row, cores: int = CORES) ->
 
 
 def replaced(text: str, numbers: Mapping[str, str]) -> str:
-    """The page with its numbers replaced, between <!-- numbers: NAME --> and <!-- end -->."""
+    """Return the page with its numbers replaced, between <!-- numbers: NAME --> and <!-- end -->.
+
+    Raises:
+        ValueError: if the page has no place for a block.
+    """
     for name, block in numbers.items():
         pattern = re.compile(rf"(<!-- numbers: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         found = pattern.search(text)
@@ -227,7 +238,11 @@ def replaced(text: str, numbers: Mapping[str, str]) -> str:
 
 
 def drawn(costs: Costs) -> plt.Figure:
-    """Left: a round by cores, flat (with the point of balance) and through a tree. Right: what is not computing, by nodes."""
+    """Return the picture.
+
+    Left: a round by number of cores, flat (with the point of balance) and through a tree. Right:
+    the part of a round that is not computing, by number of nodes.
+    """
     picture, (left, right) = plt.subplots(1, 2, figsize=(11, 4.4))
     colours = plt.rcParams["axes.prop_cycle"].by_key()["color"]
     nodes = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384]

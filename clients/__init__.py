@@ -1,1 +1,1 @@
-"""The user side: one file an algorithm, under the same name as its strategy."""
+"""The user side: one file per algorithm, under the same name as its strategy."""

@@ -1,19 +1,24 @@
 """Priv-AltMin, user side (DPMP Algorithms 1 and 2).
 
-    v    head: least squares on one part of the user's examples, at the current U
-    W_j  v x_j^T as a vector (k d), for the examples of the other part, clipped to norm eta_c where that is given
-    A_i  mean of W_j W_j^T
-    b_i  mean of r_j W_j, with r_j = y_j or the residual y_j - <W_j, U^T>, clipped to zeta where that is given
+    v      head: least squares on one part of the user's examples, at the current U
+    W_j    v x_j^T as a vector (k d), for the examples of the other part
+    eta_c  clip norm of W_j, if given
+    r_j    y_j, or the residual y_j - <W_j, U^T>
+    zeta   clip norm of r_j, if given
+    A_i    mean of W_j W_j^T
+    b_i    mean of r_j W_j
 
-`halves` is the paper's: the head on the first half, W on the second. `leave-one-out` uses every example both ways and never a
-head that has seen it: W_j = v_(-j) x_j^T.
+`halves` is the paper's estimator: the head on the first half, W on the second. `leave-one-out` uses
+every example for both, and never with a head that has seen it: W_j = v_(-j) x_j^T.
 
-A_i is never formed: it has rank at most m, the sum over users is one matrix product of the rows W_j, and
-|A_i|_F = |K|_F / m with K_jl = <W_j, W_l> = <v_j, v_l> <x_j, x_l>.
-The clip norms bound |A_i|_F and |b_i| themselves, and a user who must be scaled down is scaled down in both by the same factor:
-the two sums then remain those of one weighted least-squares problem, with the same solution where all users agree. With
-eta_c and zeta the paper's bounds eta_c^2 and eta_c zeta hold for any user, whatever it has, but they are reached only when
-all its examples point the same way.
+A_i is never formed. It has rank at most m, the sum over users is one matrix product of the rows
+W_j, and |A_i|_F = |K|_F / m with K_jl = <W_j, W_l> = <v_j, v_l> <x_j, x_l>.
+
+The clip norms bound |A_i|_F and |b_i| themselves. A user who must be scaled down is scaled down in
+both by the same factor. The two sums then remain those of one weighted least-squares problem, which
+has the same solution where all users agree. With eta_c and zeta the paper's bounds eta_c^2 and
+eta_c zeta hold for any user, whatever its data. They are reached only if all examples of the user
+point the same way.
 """
 
 from __future__ import annotations
@@ -53,7 +58,7 @@ class AltMinClient(LinearClient):
 
     @task
     def moments(self, block: Cohort, shared: NDArrays, told: Announcement) -> tuple[Scaled, Scaled]:
-        """A_i and b_i of every user of the block, each user scaled down equally in both."""
+        """Return A_i and b_i of every user of the block, each user scaled down equally in both."""
         X, y, P = block.X, block.y, self._features(block, shared)
         if self.estimator == "leave-one-out":
             V = leave_one_out_heads(P, y)
@@ -91,14 +96,20 @@ class AltMinClient(LinearClient):
 
 @dataclass(frozen=True)
 class Moments:
-    """Contributions A_i = mean_j W_j W_j^T with W_j = v_j x_j^T: V (B, m, k), X (B, m, d), and their norms (B,)."""
+    """Contributions A_i = mean_j W_j W_j^T with W_j = v_j x_j^T, by their factors.
+
+    Attributes:
+        V: heads v_j (B, m, k).
+        X: examples x_j (B, m, d).
+        norms: |A_i|_F (B,).
+    """
 
     V: Array
     X: Array
     norms: Array
 
     def clipped(self, clip: float) -> tuple[Array, Array]:
-        """svec of the clipped sum, k d (k d + 1) / 2 numbers, and the norms."""
+        """Return svec of the clipped sum (k d (k d + 1) / 2,), and the norms (B,)."""
         _, m, k = self.V.shape
         V = self.V * np.sqrt(clip_factors(self.norms, clip) / m)[:, None, None]
         rows = (V[..., None] * self.X[:, :, None, :]).reshape(-1, k * self.X.shape[2])

@@ -1,9 +1,10 @@
 """CENTAUR with a linear representation, user side (CENTAUR Algorithm 2, linear form).
 
-    w   head: least squares on one batch
-    G   gradient in B of 1/2 the mean squared error on another, disjoint batch, at that head
+    B   shared representation (d, k)
+    w   head (k,): least squares on one batch
+    G   gradient (d, k) in B of 1/2 the mean squared error on another, disjoint batch, at that head
 
-Half of Private FedRep's gradient by two batches: the loss has a factor 1/2.
+G is half of Private FedRep's gradient by two batches, because the loss has a factor 1/2.
 """
 
 from __future__ import annotations
@@ -33,5 +34,5 @@ class CentaurClient(FedRepClient):
         super().__init__(cohort, init, "two-batches", train, heads, head_batch, batch)
 
     def gradient(self, block: Cohort, shared: NDArrays, told: Announcement) -> Contributions:
-        """G_i^T (k, d) for every user of the block."""
+        """Return G_i^T (k, d) for every user of the block."""
         return self.by_two_batches(block, shared, told, loss=0.5)

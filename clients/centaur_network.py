@@ -1,9 +1,11 @@
 """CENTAUR with a network, user side (CENTAUR Algorithm 2).
 
-b    representation (shared)     w_i   the user's head, kept between rounds      eta_l   lr, the local step size
+b       representation, shared
+w_i     the user's head, kept between rounds
+eta_l   step size of the user's SGD (`lr`)
 
 1. w_i <- SGD on w_i for the head epochs, b fixed
-2. b_i <- SGD on b from b for the local epochs, w_i fixed
+2. b_i <- SGD on the representation, starting from b, for the local epochs, w_i fixed
 3. send b_i - b
 """
 
@@ -25,15 +27,14 @@ class CentaurNetworkClient(NetworkClient):
     """Users share a representation and nothing else."""
 
     def contribute(self, block: Cohort, shared: NDArrays, told: Announcement) -> Updates:
-        """b_i - b for every user of the block."""
+        """Return b_i - b for every user of the block."""
         x, labels = self.examples(block)
         t, users = told.round, len(block)
         b, _ = self.network.received(shared)
         batches = list(self.places(block, labels, self.local_epochs, "batches", t))
         own = self.course(b, {}, users, len(batches), self.local)
-        seen = (
-            own.features(x) if isinstance(batches[0], slice) else None
-        )  # the first step sees what the head saw
+        # If one batch holds all examples, the first step has the same features as the head.
+        seen = own.features(x) if isinstance(batches[0], slice) else None
         features = self.varied(x, own.features, block, t, seen=seen)
         heads = self.fit_heads(self.kept(block), features, block, labels, t)
         self.keep_heads(block, heads)
@@ -45,7 +46,7 @@ class CentaurNetworkClient(NetworkClient):
         return Updates(own.update())
 
     def finish(self, block: Cohort, shared: NDArrays) -> tuple[Callable[[Tensor], Tensor], Heads]:
-        """The published representation, and the user's head fitted once more on it."""
+        """Return the published representation, and the users' heads fitted once more on it."""
         x, labels = self.examples(block)
         see = self.course(*self.network.received(shared), len(block), 1, self.local).features
         return see, self.fit_heads(

@@ -1,9 +1,11 @@
-"""DP-FedAvg with fine-tuning, user side: one network for everybody, and at the end a head of one's own.
+"""DP-FedAvg with fine-tuning, user side: one network for all users, at the end one head per user.
 
-theta = (b, w)   the whole network, shared
+theta = (b, w)   the whole network, shared: representation b and head w
+theta_i          the user's copy, trained on the user's examples
+w_i              the user's final head
 
-each round:  theta_i <- SGD on theta from theta for the local epochs; send theta_i - theta
-at the end:  w_i <- SGD on w from the published w for the head epochs, b fixed
+each round:  theta_i <- SGD from theta for the local epochs; send theta_i - theta
+at the end:  w_i <- SGD on the head from the published w for the head epochs, b fixed
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ class FedAvgClient(NetworkClient):
     """Users share the whole network."""
 
     def contribute(self, block: Cohort, shared: NDArrays, told: Announcement) -> Updates:
-        """theta_i - theta for every user of the block."""
+        """Return theta_i - theta for every user of the block."""
         return Updates(self.trained(block, shared, told.round)[0].update())
 
     def trained(self, block: Cohort, shared: NDArrays, t: int) -> tuple[Course, Tensor, Labels]:
-        """Every user's network after the local epochs, with the images and labels it has learnt from."""
+        """Return each user's network after the local epochs, and the training images and labels."""
         x, labels = self.examples(block)
         batches = list(self.places(block, labels, self.local_epochs, "batches", t))
         own = self.course(*self.network.received(shared), len(block), len(batches), self.local)
@@ -41,7 +43,7 @@ class FedAvgClient(NetworkClient):
         return own, x, labels
 
     def finish(self, block: Cohort, shared: NDArrays) -> tuple[Callable[[Tensor], Tensor], Heads]:
-        """The published representation, and the published head fine-tuned on the user's own examples."""
+        """Return the published representation, and the published head fine-tuned per user."""
         x, labels = self.examples(block)
         b, w = self.network.received(shared)
         see = self.course(b, w, len(block), 1, self.local).features
@@ -50,6 +52,6 @@ class FedAvgClient(NetworkClient):
 
 
 def public_heads(w: Parameters, users: int) -> Heads:
-    """The shared head, once for every user."""
+    """Return the shared head w, repeated for `users` users."""
     W = w["weight"].expand(users, *w["weight"].shape)
     return Heads(W, w["bias"].expand(users, -1) if "bias" in w else W.new_zeros(W.shape[:2]))

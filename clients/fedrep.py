@@ -29,11 +29,11 @@ from privfed.kernels.least_squares import leave_one_out_heads, lstsq
 from privfed.privacy.clipping import Contributions
 
 LARGE = 1 << 25
-"""Bytes of examples that the gradient is asked for at a time."""
+"""Bytes of examples per block of users for the gradient."""
 
 
 def leave_one_out(X: Array, y: Array, U: Array, weight: float) -> Array:
-    """G^T = weight sum_j r_j v_(-j) x_j^T, with weight = 2/m: (B, k, d)."""
+    """Return G^T = weight sum_j r_j v_(-j) x_j^T, with weight = 2/m: (B, k, d)."""
     P = X @ U
     V = leave_one_out_heads(P, y)  # v_(-1), ..., v_(-m)
     r = np.vecdot(P, V) - y
@@ -41,7 +41,7 @@ def leave_one_out(X: Array, y: Array, U: Array, weight: float) -> Array:
 
 
 def two_batches(X: Array, y: Array, U: Array, weight: float, batches: Marks) -> Array:
-    """G^T = weight v sum_{j in B'} r_j x_j^T, with weight = 2/b and v fitted on B: (B, k, d)."""
+    """Return G^T = weight v sum_{j in B'} r_j x_j^T (B, k, d), v fitted on B, weight = 2/b."""
     P = X @ U
     in_B, in_B_ = batches == FITS, batches == JUDGES
     v = lstsq(P * in_B[..., None], y * in_B)  # rows of zeros do not change a fit
@@ -69,13 +69,13 @@ class FedRepClient(LinearClient):
             prepare(cohort.X.dtype if isinstance(cohort, Cohort) else np.float32)
 
     def portions(self, task: str, users: Ids | None) -> Iterator[Cohort]:
-        """The users of a task as they are stored; the gradient takes many of them at a time."""
+        """Yield the users of a task as they are stored; the gradient takes larger blocks."""
         size = LARGE if task == "gradient" else BYTES
         return self.seen.blocks(users, examples=self.train, bytes_each=size, exact=False)
 
     @task
     def gradient(self, block: Cohort, shared: NDArrays, told: Announcement) -> Contributions:
-        """G_i^T (k, d) for every user of the block."""
+        """Return G_i^T (k, d) for every user of the block."""
         if self.estimator == "two-batches":
             return self.by_two_batches(block, shared, told)
         return Gradients(leave_one_out, block.X, block.y, shared[0], weight=2.0 / block.y.shape[1])
@@ -83,7 +83,7 @@ class FedRepClient(LinearClient):
     def by_two_batches(
         self, block: Cohort, shared: NDArrays, told: Announcement, loss: float = 1.0
     ) -> Contributions:
-        """G_i^T (k, d) by two disjoint batches, of `loss` times the mean squared error."""
+        """Return G_i^T (k, d) by two disjoint batches, of `loss` times the mean squared error."""
         drawn = draws(told.seed, block.ids, block.y.shape[1], "batches", told.round)
         batches = split_batches(drawn, self.b_head, self.b)
         weight = 2.0 * loss / self.b
@@ -91,7 +91,17 @@ class FedRepClient(LinearClient):
 
 
 def batch_sizes(m: int, m0: int, head_batch: int | None, batch: int | None) -> tuple[int, int]:
-    """Sizes of the two disjoint batches; where not given, halves of the m0 training examples."""
+    """Return the sizes of the two disjoint batches.
+
+    Args:
+        m: number of examples per user.
+        m0: number of training examples per user.
+        head_batch: examples for the head; None takes what `batch` leaves, or half of m0.
+        batch: examples for the gradient; None takes what `head_batch` leaves, or half of m0.
+
+    Raises:
+        ConfigError: if a size is not allowed, or both together exceed m0.
+    """
     for key, value in (("algo.head_batch", head_batch), ("algo.batch", batch)):
         if value is not None:
             allowed = (

@@ -1,11 +1,16 @@
 """A private mean of the users' heads on public features, user side.
 
-    phi   public features (m, D) of the user's pictures, centred      z = phi T   in the public basis (m, k)
-    Y     (m, classes): 1 for the own class, less 1 / (number of the user's classes), for the user's classes only
-    R_l   ridge regression in its dual form, A^T (A A^T + l tr(A A^T)/m I)^-1
+    phi     public features (m, D) of the user's pictures, centred
+    z       = phi T, the features in the public basis T: (m, k)
+    Y       targets (m, classes): 1 for the class of the picture, minus 1 / (number of the user's
+            classes); 0 for classes that the user does not have
+    R_l(A)  ridge regression in its dual form, A^T (A A^T + l tr(A A^T)/m I)^-1
+    M       published mean of the heads (classes, k)
 
     send:     G = R_ridge(z) Y, scaled to length zeta
-    keep:     s = z M^T for the user's classes, less their mean;  a = <s, Y> / <s, s>;  h = R_local(phi) (Y - a s)
+    keep:     s = z M^T for the user's classes, minus its mean over these classes
+              a = <s, Y> / <s, s>
+              h = R_local(phi) (Y - a s)
     predict:  the largest of a s(x) + h phi(x) among the user's classes
 
 Without M (each user alone) h = R_alone(phi) Y.
@@ -32,8 +37,10 @@ from privfed.models.public_features import PublicFeatures
 CHUNK = 32
 """Number of users that are computed together."""
 STRENGTH = Number(lambda x: 1e-8 <= x < math.inf, "must be a number of at least 1e-8")
-"""Far below, a user whose pictures are all the same would make the solution fail, for every user on
-its node."""
+"""With much less, a user whose pictures are all equal would make the equations singular.
+
+Singular equations would stop every user of the node.
+"""
 
 
 class HeadMeanClient(CohortClient):
@@ -57,37 +64,37 @@ class HeadMeanClient(CohortClient):
 
     @cached_property
     def features(self) -> NDArray[np.float32]:
-        """phi of all users (n, m, D), not centred; computed once."""
+        """Features of all users (n, m, D), not centred; computed once."""
         return self.model(self.cohort.X)
 
     def blocks(self, users: Ids | None = None) -> Iterator[Cohort]:
-        """Some users at a time, pictures as they are stored."""
+        """Yield CHUNK users at a time, with pictures as they are stored."""
         everybody = np.arange(len(self.cohort)) if users is None else users
         for start in range(0, len(everybody), CHUNK):
             yield self.cohort[everybody[start : start + CHUNK]]
 
     def judged(self) -> Iterator[Cohort]:
-        """See :class:`CohortClient`."""
+        """Yield the users as they are judged at the end, in the same blocks."""
         return self.blocks()
 
     @task
     def heads(self, block: Cohort, shared: NDArrays, told: Announcement) -> Array:
-        """G (B, classes, k), each of length 1."""
+        """Return G (B, classes, k), each of length 1."""
         user = Users(block, self._phi(block), self.model)
         A = user.basis(user.phi)
         G = np.matmul(user.solve(A, user.Y, self.ridge).transpose(0, 2, 1), A)
         return G / np.maximum(np.linalg.norm(G, axis=(1, 2), keepdims=True), 1e-300)
 
     def own_errors(self, block: Cohort, shared: NDArrays) -> Array:
-        """The fraction of each user's held-out pictures (B,) that its head gets wrong."""
+        """Return the fraction (B,) of each user's held-out pictures that its head gets wrong."""
         return self._errors(*self._test(block), shared[0] if shared else None)
 
     def rival_errors(self, block: Cohort) -> dict[str, Array]:
-        """Each user alone, on the same features."""
+        """Return the errors of each user alone, on the same features."""
         return {"alone": self._errors(*self._test(block), None)}
 
     def _test(self, block: Cohort) -> tuple[Cohort, Users, Array]:
-        """Users with the features of their held-out pictures; those of the last block are at hand."""
+        """Return the users and the features of their held-out pictures; cache the last block."""
         if self._tested is None or self._tested[0] is not block:
             users = Users(block, self._phi(block), self.model)
             self._tested = (block, users, users.centred(self.model(block.truth.X)))  # type: ignore[union-attr]
@@ -111,11 +118,18 @@ class HeadMeanClient(CohortClient):
         return self.features[np.searchsorted(self.cohort.ids, block.ids)]
 
     def keep(self, shared: NDArrays) -> None:
-        """Heads follow from the published mean and the user's own pictures; nothing needs to be kept."""
+        """Keep nothing: heads follow from the published mean and the user's own pictures."""
 
 
 class Users:
-    """The examples of some users: features phi (B, m, D) centred, places without an example zero; targets Y (B, m, classes)."""
+    """The examples of several users.
+
+    Attributes:
+        counts: whether a position holds an example, (B, m).
+        phi: centred features (B, m, D); zero where there is no example.
+        mean: mean features (B, 1, D).
+        Y: targets (B, m, classes).
+    """
 
     def __init__(self, block: Cohort, phi: NDArray[np.float32], model: PublicFeatures) -> None:
         y = block.y
@@ -138,21 +152,27 @@ class Users:
         self.phi = self.centred(known) * self.counts[:, :, None]
 
     def centred(self, phi: NDArray[Any]) -> Array:
-        """Features less the user's mean."""
+        """Return the features minus the user's mean."""
         return np.asarray(phi - self.mean, dtype=np.float64)
 
     def basis(self, phi: Array) -> Array:
-        """In the public basis: (B, m, k)."""
+        """Return the features in the public basis: (B, m, k)."""
         return np.asarray(phi @ self.model.basis.astype(np.float64))
 
     def among_own(self, s: Array) -> Array:
-        """Scores (B, m, classes) for the user's classes, less their mean over these; 0 for others."""
+        """Return scores (B, m, classes) minus their mean over the user's classes; 0 for others."""
         own = self.own[:, None, :]
         mean = (s * own).sum(axis=2, keepdims=True) / np.maximum(own.sum(axis=2, keepdims=True), 1)
         return np.asarray((s - mean) * own)
 
     def solve(self, A: Array, Y: Array, ridge: float) -> Array:
-        """Dual coefficients (B, m, classes) of ridge regression of Y on A (B, m, .), in units of the mean squared length."""
+        """Return the dual coefficients (B, m, classes) of ridge regression of Y on A.
+
+        Args:
+            A: features (B, m, .).
+            Y: targets (B, m, classes).
+            ridge: strength, in units of the mean squared length of the rows of A.
+        """
         K = A @ A.transpose(0, 2, 1)
         level = ridge * np.trace(K, axis1=1, axis2=2) / np.maximum(self.counts.sum(axis=1), 1)
         usable = np.isfinite(level) & (level > 0)

@@ -4,11 +4,14 @@
     rho  margin                                           v    head, |v| <= Gamma
     S0   examples that score candidates                   S1   examples of the final head
 
-    s_i(U~) = 1 - min_v (1/|S0|) #{ j in S0 : y_j <M x_j, U~ v> <= rho }        in [0, 1]: sensitivity 1/n of the mean
+    s_i(U~) = 1 - min_v (1/|S0|) #{ j in S0 : y_j <M x_j, U~ v> <= rho }
 
-The minimum over heads is NP-hard in general; it is taken over a public finite set of directions of length Gamma, which is
-as private, since a user's score is in [0, 1] whatever heads are tried. Examples are scaled into the unit ball and sketched
-once. A user with other labels than -1 and 1 contributes nothing: saying so would tell about its data.
+A score lies in [0, 1], so the mean over users has sensitivity 1/n.
+
+The minimum over heads is NP-hard in general. It is taken over a public finite set of directions of
+length Gamma. This is as private, since a user's score is in [0, 1] whatever heads are tried.
+Examples are scaled into the unit ball and sketched once. A user with labels other than -1 and 1
+contributes nothing, without a message: a message would tell about its data.
 """
 
 from __future__ import annotations
@@ -31,9 +34,15 @@ from privfed.kernels.candidate_scores import CandidateScores, margin_scores, pre
 from privfed.kernels.least_squares import lstsq
 
 FINE = 8
-"""The final head is searched among so many times more directions than a score's: it is fitted once."""
+"""Factor by which the final head has more directions to choose from than a score.
+
+The final head is fitted only once, so more directions are affordable.
+"""
 ALONE_RIDGE = 1.0
-"""Of the users who learn alone, with examples in the unit ball; without it they do far worse where m is close to d."""
+"""Ridge of users who learn alone, with examples in the unit ball.
+
+Without it they do far worse where m is close to d.
+"""
 
 
 class JLMarginClient(CohortClient):
@@ -62,22 +71,25 @@ class JLMarginClient(CohortClient):
 
     @task
     def select(self, block: Cohort, shared: NDArrays, told: Announcement) -> CandidateScores:
-        """s_i(U~) of every user and candidate; the block's examples are sketched already."""
+        """Return s_i(U~) of every user and candidate; the block's examples are sketched already."""
         V = self.heads(shared[0].shape[2], self.directions)
         return CandidateScores(
             block.X, shared[0], lambda P, users: margin_scores(P, block.y[users], V, self.rho)
         )
 
     def heads(self, k: int, count: int) -> Array:
-        """Public heads (count, k) of length Gamma; with v also -v is tried."""
+        """Return public heads (count, k) of length Gamma; with v also -v is tried."""
         return self.Gamma * half_sphere(self.seed, k, count)
 
     def weights(self, block: Cohort, shared: NDArrays) -> Array:
-        """w_i = U v_i with the head of fewest errors on S1."""
+        """Return w_i = U v_i (B, d), with the head of fewest errors on S1."""
         return self._personal(block, shared[0])
 
     def rivals(self, block: Cohort) -> dict[str, Array]:
-        """Also the same heads on an uninformed embedding of the same kind, M^T of a random orthonormal matrix."""
+        """Return predictors (B, d) of users alone, of the oracle, and on an uninformed embedding.
+
+        The uninformed embedding is of the same kind: M^T times a random orthonormal matrix.
+        """
         assert block.truth is not None
         k = block.truth.U_star.shape[1]
         U = self.M.T @ random_orthonormal(generator(self.seed, "uninformed"), 1, len(self.M), k)[0]
@@ -88,7 +100,7 @@ class JLMarginClient(CohortClient):
         }
 
     def _personal(self, block: Cohort, U: Array) -> Array:
-        """Every user's predictor U v (B, d)."""
+        """Return every user's predictor U v (B, d)."""
         X, y = block.X[:, self.final], block.y[:, self.final]
         B, m, d = X.shape
         P = (X.reshape(-1, d) @ U).reshape(B, m, -1) * y[..., None]
@@ -96,9 +108,16 @@ class JLMarginClient(CohortClient):
 
 
 def fewest_errors(P: Array, V: Array) -> Array:
-    """The head +-v with the fewest p_j = y_j U^T x_j on its wrong side, ties to the largest margin on the right side.
+    """Return the head +-v with the fewest p_j = y_j U^T x_j on its wrong side.
 
-    P: (B, m, k), V: (H, k) -> (B, k).
+    Among heads with equally many errors, the one with the largest margin on the right side wins.
+
+    Args:
+        P: p_j of every user (B, m, k).
+        V: heads v (H, k).
+
+    Returns:
+        The best head per user (B, k).
     """
     margins = P @ np.concatenate([V, -V]).T
     right = margins > 0
@@ -109,7 +128,11 @@ def fewest_errors(P: Array, V: Array) -> Array:
 
 
 def half_sphere(seed: int, k: int, count: int) -> Array:
-    """Unit vectors (count, k), of which none is needed with its negative: the one, evenly spaced angles, or random ones."""
+    """Return public unit vectors (count, k) that are meant to be used with both signs.
+
+    For k = 1 it is the one unit vector (1, 1), for k = 2 angles are evenly spaced over half a turn,
+    and for larger k directions are random.
+    """
     if k == 1:
         return np.ones((1, 1))
     if k == 2:
@@ -120,11 +143,11 @@ def half_sphere(seed: int, k: int, count: int) -> Array:
 
 
 def sketched(cohort: Cohort, M: Array) -> Cohort:
-    """The same users with examples M x (n, m, k'), each scaled into the unit ball before."""
+    """Return the same users with examples M x (n, m, k'), each x scaled into the unit ball."""
     X = np.empty((*cohort.X.shape[:2], len(M)))
     start = 0
     for block in cohort.blocks():
-        with np.errstate(over="ignore"):  # what is infinitely long becomes 0
+        with np.errstate(over="ignore"):  # an example of infinite length becomes 0
             lengths = np.sqrt(np.vecdot(block.X, block.X))
         inside = (
             block.X if np.all(lengths <= 1.0) else block.X / np.maximum(lengths, 1.0)[..., None]
@@ -135,7 +158,10 @@ def sketched(cohort: Cohort, M: Array) -> Cohort:
 
 
 def without_other_labels(cohort: Cohort) -> Cohort:
-    """The same with zeros for users who have a label other than -1 and 1: they keep their place and contribute nothing."""
+    """Return the cohort with zeros for users who have a label other than -1 and 1.
+
+    These users keep their position and contribute nothing.
+    """
     other = np.any(np.abs(cohort.y) != 1.0, axis=1)
     if not other.any():
         return cohort

@@ -1,12 +1,17 @@
 """Private multi-task learning with mean regularisation and fine-tuning, user side (Hu et al. 2021).
 
-    theta    mean of the users' networks (shared)     theta_i   the user's own network     lambda   pull toward the mean
+    theta     mean of the users' networks, shared
+    theta_i   the user's own network
+    lambda    strength of the pull toward the mean (`pull`)
 
-    each round:  theta_i <- SGD on loss_i(theta_i) + lambda/2 |theta_i - theta|^2 from theta for the local epochs;
+    each round:  theta_i <- SGD on loss_i(theta_i) + lambda/2 |theta_i - theta|^2
+                            from theta for the local epochs
                  send theta_i - theta
-    at the end:  theta_i in the same way from the published theta, then the head alone for the head epochs
+    at the end:  theta_i in the same way from the published theta,
+                 then the head alone for the head epochs
 
-A user's network starts each round at the mean it is pulled to: it need not be kept, which for n users would take n networks.
+A user's network starts each round at the mean to which it is pulled. So it need not be kept; n
+users would have to keep n networks.
 """
 
 from __future__ import annotations
@@ -33,7 +38,7 @@ class MultiTaskClient(FedAvgClient):
         self.local = replace(self.local, pull=pull)
 
     def finish(self, block: Cohort, shared: NDArrays) -> tuple[Callable[[Tensor], Tensor], Heads]:
-        """The user's own network near the published mean, its head fine-tuned."""
+        """Return the users' own networks near the published mean, with fine-tuned heads."""
         own, x, labels = self.trained(block, shared, 0)
         mean = public_heads(self.network.received(shared)[1], len(block))
         change = own.update()[len(self.network.body_names) :]

@@ -1,14 +1,17 @@
 """PPSGD, user side: shared plus local parameters, learnt together (Bietti et al. 2022).
 
-    theta = (b, w)   the whole network, shared     p_i   the user's correction of the head, kept between rounds
-    eta              step size of p_i              alpha eta   step size of theta
+    theta = (b, w)   the whole network, shared: representation b and head w
+    p_i              the user's correction of the head, kept between rounds
+    eta              step size of p_i (`local_step`)
+    alpha eta        step size of theta (alpha: `ratio`)
 
-    each round:  SGD for the local epochs on the loss of the network with head w + p_i, in theta from theta and in p_i;
+    each round:  SGD for the local epochs on the loss of the network with head w + p_i,
+                 in theta (from the shared theta) and in p_i
                  send theta_i - theta
     at the end:  the same steps once more in p_i alone, with the published theta
 
-Steps in theta have the momentum and decay of all SGD here, those in p_i are plain.
-Corrections are of the head only: one of all parameters would take a whole network for every user.
+Steps in theta have the momentum and decay of all SGD here. Steps in p_i are plain. Only the head is
+corrected: a correction of all parameters would take a whole network per user.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ class AdditiveClient(NetworkClient):
         self.local = replace(self.local, lr=ratio * self.eta)
 
     def contribute(self, block: Cohort, shared: NDArrays, told: Announcement) -> Updates:
-        """theta_i - theta for every user of the block."""
+        """Return theta_i - theta for every user of the block."""
         x, labels = self.examples(block)
         batches = list(self.places(block, labels, self.local_epochs, "batches", told.round))
         own = self.course(*self.network.received(shared), len(block), len(batches), self.local)
@@ -60,19 +63,25 @@ class AdditiveClient(NetworkClient):
         return Updates(own.update())
 
     def corrected(self, p: Heads, features: Tensor, D: Tensor) -> Heads:
-        """p - eta (gradient in p), with D (B, m, classes) the derivatives at the logits."""
+        """Return p - eta (gradient in p).
+
+        Args:
+            p: corrections.
+            features: features (B, m, k).
+            D: derivatives of the loss at the logits (B, m, classes).
+        """
         c = p.c if self.network.head.bias is None else p.c - self.eta * D.sum(1)
         return Heads(p.W - self.eta * torch.bmm(D.transpose(1, 2), features), c)
 
     def own_errors(self, block: Cohort, shared: NDArrays) -> Array:
-        """See :class:`NetworkClient`; what is kept is the correction, not the whole head."""
+        """Return the errors as in :class:`NetworkClient`; keep the correction, not the head."""
         wrong = super().own_errors(block, shared)
         heads, mean = self.kept(block), public_heads(self.network.received(shared)[1], len(block))
         self.keep_heads(block, Heads(heads.W - mean.W, heads.c - mean.c))
         return wrong
 
     def finish(self, block: Cohort, shared: NDArrays) -> tuple[Callable[[Tensor], Tensor], Heads]:
-        """The published network with the user's own correction; after its last steps."""
+        """Return the published network with the users' own corrections, after their last steps."""
         b, w = self.network.received(shared)
         see = self.course(b, w, len(block), 1, self.local).features
         x, labels = self.examples(block)

@@ -1,22 +1,29 @@
 """DP-RGrad, user side (RGRAD Algorithm 2).
 
-    X_j, y_j     observations of one user, X_j (d1, d2)          M = U diag(S) V^T    published matrix of rank r
-    r_j          residual <X_j, M> - y_j                         P_T                  projection on the tangent space at M
-    G            the user's gradient (1/m) sum_j r_j X_j of the loss 1/(2m) sum_j r_j^2
+    X_j, y_j            observations of one user, X_j (d1, d2)
+    M = U diag(S) V^T   published matrix of rank r
+    P_T                 projection on the tangent space at M
+    r_j                 residual <X_j, M> - y_j
+    G                   the user's gradient (1/m) sum_j r_j X_j of the loss 1/(2m) sum_j r_j^2
+    psi                 clip norm of a projected gradient
 
 A user sends P_T(G) = U U^T G + G V V^T - U U^T G V V^T by its coordinates
 
     A = U^T G V  (r, r)      B = U^T G (I - V V^T)  (r, d2)      C = (I - U U^T) G V  (d1, r),
 
-one vector of r^2 + r d2 + d1 r numbers. P_T(G) = U A V^T + U B + C V^T is a sum of orthogonal parts, so
-|P_T(G)|_F^2 = |A|^2 + |B|^2 + |C|^2: clipping the vector at psi clips the projected gradient at psi.
+one vector of r^2 + r d2 + d1 r numbers. P_T(G) = U A V^T + U B + C V^T is a sum of orthogonal
+parts, so |P_T(G)|_F^2 = |A|^2 + |B|^2 + |C|^2. Clipping the vector at psi therefore clips the
+projected gradient at psi.
 
-Batched form: G is never formed. One matrix product gives X V of all observations of a block of users, another one U^T X; the
-residuals are <X V, U diag(S)> - y, and with P = G V and Q = U^T G, their sums over a user's observations weighted by r_j / m,
-A = U^T P, B = Q - A V^T, C = P - U A. What is held is a block of users x r (d1 + d2 + r), far less than their data.
+Batched form: G is never formed. One matrix product gives X V of all observations of a block of
+users, another one gives U^T X. The residuals are <X V, U diag(S)> - y. P = G V and Q = U^T G are
+sums of X V and U^T X over a user's observations, weighted by r_j / m. Then A = U^T P,
+B = Q - A V^T and C = P - U A. Memory holds r (d1 + d2 + r) numbers per user of a block, far less
+than their data.
 
-Weak privacy (neighbours share X_j, only y differs): with one observation a user the contribution is r_i P_T(X_i), and clipping
-it at psi is clipping the residual at psi / |P_T(X_i)|. Mechanism and noise are those of replace-one, which asks for more.
+Weak privacy (neighbours share X_j, only y differs): with one observation per user the contribution
+is r_i P_T(X_i), and clipping it at psi is clipping the residual at psi / |P_T(X_i)|. Mechanism and
+noise are those of replace-one, which is the stronger requirement.
 """
 
 from __future__ import annotations
@@ -31,11 +38,11 @@ from privfed.foundation.linalg import Array
 
 
 class RGradClient(CohortClient):
-    """Gradients of the users' squared errors, projected on the tangent space at the published matrix."""
+    """Gradients of the users' squared errors, projected on the tangent space at M."""
 
     @task
     def gradient(self, block: Cohort, shared: NDArrays, told: Announcement) -> Array:
-        """Coordinates (A, B, C) of P_T(G_i) for every user of the block: (users, r^2 + r d2 + d1 r)."""
+        """Return the coordinates A, B, C of every user's P_T(G_i): (users, r^2 + r d2 + d1 r)."""
         U, S, V = shared
         (d1, r), d2, (users, m, _) = U.shape, len(V), block.X.shape
         XV = (block.X.reshape(-1, d2) @ V).reshape(users, m, d1 * r)

@@ -21,5 +21,5 @@ class StandaloneClient(CohortClient):
         self.ridge = ridge
 
     def weights(self, block: Cohort, shared: NDArrays) -> Array:
-        """Nothing shared is used."""
+        """Return w_i (B, d); nothing shared is used."""
         return lstsq(block.X, block.y, self.ridge)

@@ -1,4 +1,7 @@
-"""Each user alone with a network: SGD on its own examples from a public random start, nothing shared."""
+"""Each user alone with a network: SGD on its own examples from a public random start.
+
+Nothing is shared.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,14 @@ from privfed.models.softmax_heads import Heads
 
 
 class StandaloneNetworkClient(FedAvgClient):
-    """Every user's own whole network, by the epochs that are given."""
+    """Trains one whole network per user for `epochs` epochs."""
 
     def __init__(self, epochs: int, **settings: Any) -> None:
         super().__init__(**settings | {"local_epochs": epochs, "head_epochs": 0})
         self.copies = 4
 
     def finish(self, block: Cohort, shared: NDArrays) -> tuple[Callable[[Tensor], Tensor], Heads]:
-        """The user's own network."""
+        """Return the users' own networks."""
         start = self.network.initial(self.seed, whole=True)
         own, _, _ = self.trained(block, start, 0)
         change = own.update()[len(self.network.body_names) :]

@@ -1,13 +1,20 @@
 """Private FedRep on tables, user side.
 
-    R     what the global model leaves over (m, C)        h_j   row j's part in the user's ridge solution, sum_j h_j r_j^T
-    Z_i   sum_{j != l} <r_j, r_l> sym(h_j h_l^T) = sum_c s_c s_c^T - sum_j |r_j|^2 h_j h_j^T,   s_c = sum_j r_jc h_j
+    R     residuals of the global model (m, C), with rows r_j
+    h_j   influence (d,) of row j on the user's ridge solution, which is sum_j h_j r_j^T
+    s_c   = sum_j r_jc h_j (d,)
+    Z_i   = sum_{j != l} <r_j, r_l> sym(h_j h_l^T)
+          = sum_c s_c s_c^T - sum_j |r_j|^2 h_j h_j^T   (d, d)
 
-Z_i is the user's own solution times itself, without the terms that hold the noise of one row twice, as in the spectral
-initialiser; solutions take the place of y_j x_j because rows of a table are not isotropic.
+Z_i is the user's own solution times its transpose, without the terms that hold the noise of one row
+twice, as in the spectral initialiser. Solutions take the place of y_j x_j because the rows of a
+table are not isotropic.
 
-    V     head: ridge on [1, x U diag(scale)], its strength chosen by leave-one-out        e_j, V_(-j)   without row j
-    G     gradient in U: -(1/m) sum_j x_j e_j^T V_(-j)^T, the part of V that belongs to U
+    U         shared representation (d, k)
+    V         head: ridge on [1, x U diag(scale)], its strength chosen by leave-one-out
+    V_(-j)    head fitted without row j
+    e_j       residual of row j with that head
+    G         gradient in U: -(1/m) sum_j x_j e_j^T V_(-j)^T, with the part of V that belongs to U
 """
 
 from __future__ import annotations
@@ -42,7 +49,7 @@ class TableFedRepClient(TableClient):
 
     @task
     def spectral(self, block: Block, shared: NDArrays, told: Announcement) -> SecondMoments:
-        """Z_i of every user by its factors."""
+        """Return Z_i of every user by its factors."""
         _, X, R = self.encoded(block, shared)
         H = self.influences(X, self.spectral_ridge)[0][:, :, 1:]
         A = H * np.linalg.norm(R, axis=2, keepdims=True)
@@ -58,7 +65,7 @@ class TableFedRepClient(TableClient):
 
     @task
     def gradient(self, block: Block, shared: NDArrays, told: Announcement) -> Array:
-        """G_i^T (B, k, d)."""
+        """Return G_i^T of every user (B, k, d)."""
         model, X, R = self.encoded(block, shared)
         Q, factors, heads = model.own(X, R)
         e, H = ridges.leave_one_out(Q, R, heads)
@@ -68,7 +75,10 @@ class TableFedRepClient(TableClient):
 
 
 def gram_square(P: Array, Q: Array) -> Array:
-    """sum of <p, q>^2 over rows p and q of each user: (B, a, d), (B, b, d) -> (B,). By a x b or d x d matrices."""
+    """Return the sum of <p, q>^2 over rows p and q of each user: (B, a, d), (B, b, d) -> (B,).
+
+    It is computed from a x b or from d x d matrices, depending on the sizes.
+    """
     if min(P.shape[1], Q.shape[1]) <= P.shape[2]:
         return np.sum(np.matmul(P, Q.transpose(0, 2, 1)) ** 2, axis=(1, 2))
     return np.sum(

@@ -1,4 +1,4 @@
-"""One global private model of a table's rows, user side: nothing but what every client of tables does."""
+"""One global private model of a table, user side: only the tasks that all table clients have."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from privfed.foundation.linalg import Array
 
 
 class TableGlobalClient(TableClient):
-    """Everybody predicts with the global model; beside it a personal offset is tried."""
+    """Predicts with the global model for every user; a personal offset is judged as a rival."""
 
     def __init__(self, cohort: Any, init: Any, ridge: Annotated[float, RIDGE]) -> None:
         super().__init__(cohort, init, ridge)
         self.shared: NDArrays = []
 
     def heads(self, block: Block, shared: NDArrays) -> Array:
-        """None."""
+        """Return zeros (B, 1, C): no user has a head."""
         self.shared = shared
         return np.zeros((len(block), 1, shared[2].shape[1]))
 
     def rival_errors(self, block: Any) -> dict[str, Array]:
-        """Global model and personal offset."""
+        """Return the errors of the global model with a personal offset."""
         model, X, _ = self.encoded(block, self.shared)
         return {
             "offset": self.errors(block, self.shared, model.fit(X, model.targets(block.rows.y)))

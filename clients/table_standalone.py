@@ -1,4 +1,4 @@
-"""Users with rows of a table, each alone: ridge on its own rows, its strength chosen by leave-one-out."""
+"""Each user of a table alone: ridge on its own rows, the strength chosen by leave-one-out."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from privfed.foundation.linalg import Array
 
 
 class TableStandaloneClient(TableClient):
-    """Nothing is asked, nothing is shared."""
+    """Sends nothing and uses nothing shared."""
 
     def __init__(self, cohort: Any, init: Any) -> None:
         super().__init__(cohort, init, ridge=1.0)
 
     def own_errors(self, block: Any, shared: NDArrays) -> Array:
-        """See :meth:`TableClient.alone`."""
+        """Return the errors (B,) of each user alone; see :meth:`TableClient.alone`."""
         return self.alone(block)
 
     def rival_errors(self, block: Any) -> dict[str, Array]:
-        """Nobody to compare with."""
+        """Return nothing: users alone are what others are compared with."""
         return {}

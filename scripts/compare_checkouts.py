@@ -206,7 +206,7 @@ def differences(before: Path, after: Path) -> Iterator[Difference]:
 
 
 def _models(before: Path, after: Path) -> Iterator[Difference]:
-    """Arrays relative to their largest entry."""
+    """Compare arrays relative to their largest entry."""
     with np.load(before) as old, np.load(after) as new:
         yield _value("arrays", sorted(old), sorted(new))
         for name in sorted({*old} & {*new}):
@@ -247,7 +247,7 @@ def _results(before: Path, after: Path) -> Iterator[Difference]:
 
 
 def _rounds(before: Path, after: Path) -> Iterator[Difference]:
-    """Every column except the time that a round took."""
+    """Compare every column except the time that a round took."""
     tables = []
     for path in (before, after):
         with path.open(newline="") as file:
@@ -333,7 +333,7 @@ class Run:
 
 
 class Checkout:
-    """A checkout of privfed that runs cases in a folder of its own.
+    """A checkout of privfed that runs cases in a separate folder.
 
     Args:
         source: the checkout's folder.

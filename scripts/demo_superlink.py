@@ -1,6 +1,8 @@
-"""A demo federation on this machine: a SuperLink with TLS and SuperNodes with registered keys. Prints every command it runs.
+"""Run a demo federation on this machine: a SuperLink with TLS, SuperNodes with registered keys.
 
-python scripts/demo_superlink.py runtime.nodes=3 eps=1 rounds=4
+    python scripts/demo_superlink.py runtime.nodes=3 eps=1 rounds=4
+
+Every command that is run is printed.
 """
 
 from __future__ import annotations

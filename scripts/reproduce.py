@@ -1,6 +1,8 @@
-"""Reproduce a figure: python scripts/reproduce.py NAME writes docs/figures/NAME.csv, .png and .md, and docs/results.md.
+"""Reproduce a figure: python scripts/reproduce.py NAME.
 
-The runs of centaur-table and centaur-figure take hours. Each is kept as soon as it is over; the same command goes on.
+It writes docs/figures/NAME.csv, .png and .md, and docs/results.md. The runs of centaur-table and
+centaur-figure take hours. Each run is saved as soon as it is finished, and the same command
+continues after an interruption.
 """
 
 from __future__ import annotations

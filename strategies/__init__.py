@@ -1,1 +1,1 @@
-"""The server side: one file an algorithm, under the same name as its client."""
+"""The server side: one file per algorithm, under the same name as its client."""

@@ -79,7 +79,7 @@ class AltMin(PrivateStrategy):
         )
 
     def update(self, t: int, moments: Array, products: Array) -> list[Array]:
-        """U <- QR(Z) with A vec(Z^T) = b."""
+        """Return U <- QR(Z) with A vec(Z^T) = b."""
         U = self.shared[0]
         A, noise = self._denoised(unsvec(moments, U.size))
         values, Q = np.linalg.eigh(A)
@@ -99,7 +99,7 @@ class AltMin(PrivateStrategy):
         features are far from isotropic.
         """
         k, d = self.federation.k, self.federation.d
-        std = self.noise_std("moments")  # beside A's diagonal sqrt 2 less
+        std = self.noise_std("moments")  # on A's diagonal; off the diagonal smaller by sqrt(2)
         if not self.shrink:
             return A, std * math.sqrt(2 * len(A))
         C = np.trace(A.reshape(k, d, k, d), axis1=1, axis2=3) / d

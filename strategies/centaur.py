@@ -5,8 +5,9 @@
 
     for t = 1..T, everybody taking part:  B <- QR( B - eta_t G )
 
-The step and its privacy are Private FedRep's; the two papers differ in the users' loss, 1/2 (.)^2 here, in the batches and in
-the initialiser: the private power method (`init=ppm`) here.
+The step and its privacy are those of Private FedRep. The two papers differ in the users' loss,
+which is 1/2 (.)^2 here, in the batches, and in the initialiser, which is the private power method
+(`init=ppm`) here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """CENTAUR with a network, server side (CENTAUR Algorithm 1).
 
-b <- b + eta_g G, with G the noised mean of b_i - b, each clipped to zeta.
+b       shared representation           zeta    clip norm of a user's update b_i - b
+G       noised mean of the updates      eta_g   step size of the server
+
+each round:  b <- b + eta_g G
 """
 
 from __future__ import annotations

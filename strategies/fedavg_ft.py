@@ -1,6 +1,9 @@
 """DP-FedAvg with fine-tuning, server side.
 
-theta <- theta + eta_g G, with G the noised mean of theta_i - theta, each clipped to zeta.
+theta   shared network                  zeta    clip norm of a user's update theta_i - theta
+G       noised mean of the updates      eta_g   step size of the server
+
+each round:  theta <- theta + eta_g G
 """
 
 from __future__ import annotations

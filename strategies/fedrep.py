@@ -46,7 +46,7 @@ class FedRep(PrivateStrategy):
         return self.after_initialiser(Phase("gradient", G, self.update, self.rounds))
 
     def update(self, t: int, G: Array) -> list[Array]:
-        """U <- QR( U - eta_t G ), with G^T (k, d) given."""
+        """Return U <- QR( U - eta_t G ); the argument G is the released G^T (k, d)."""
         psi = float(self.clips["gradient"])
         eta = self.eta if self.eta is not None else self.relative_step / psi
         U = self.shared[0]

@@ -1,22 +1,31 @@
-"""RGRAD's own sensitivities, which hold with high probability if the data are as assumed, and not whatever the data are.
+"""RGRAD's own sensitivities.
 
-    sigma_xi            standard deviation of the label noise           C2, C3   absolute constants the paper leaves open
-    sigma_1, sigma_r    largest and smallest singular value of M*       n        users, one observation each or their mean
+They hold with high probability if the data are as assumed. They do not hold for arbitrary data.
 
-Assumption: X has independent standard normal entries (the paper's C_l = C_u = 1), y = <X, M*> + N(0, sigma_xi^2), and M_l is
-within a fraction of sigma_r of M*. Then, of two data sets that differ in one user,
+    sigma_xi   standard deviation of the label noise
+    sigma_1    largest singular value of M*
+    sigma_r    smallest singular value of M*
+    C2, C3     absolute constants that the paper leaves open
+    n          number of users, each with one observation or the mean of several
 
-    gradients                Delta_l n / eta = C3 (sigma_xi + sigma_r) sqrt(r (d1 + d2) log n)          (Theorem 3)
-    core U^T Lhat V          Delta^(2) n     = C2 (sigma_xi + sqrt(r) sigma_1) sqrt(r) log n            (Theorem 1)
-    projectors U U^T, V V^T  Delta^(1) n     = Delta^(2) n / sigma_r                                    (Theorem 1)
+Assumption: X has independent standard normal entries (the paper's C_l = C_u = 1),
+y = <X, M*> + N(0, sigma_xi^2), and M_l is within a fraction of sigma_r of M*. Between two data sets
+that differ in one user, the sum over users then changes by at most
 
-bound the change of the sum over users, the paper's bounds on means times n. Weak privacy (Theorems 6 and 7): the neighbours
-share X, labels differ by noise only, and the terms with sigma_r and sigma_1 in the brackets fall away.
+    gradients                Delta_l n / eta = C3 (sigma_xi + sigma_r) sqrt(r (d1 + d2) log n)
+    core U^T Lhat V          Delta^(2) n     = C2 (sigma_xi + sqrt(r) sigma_1) sqrt(r) log n
+    projectors U U^T, V V^T  Delta^(1) n     = Delta^(2) n / sigma_r
 
-The constants are part of the assumption, and 1 is not enough. On data exactly as assumed (r = 2, sigma_xi = .1) a search over a
-few users with large labels moved U U^T by 1.5 and 2.2 times Delta^(1) at d1 = d2 = 10 and 20 (n = 20000), by 3.5 times at 40
-(n = 8000): the bound on |L_i| behind it lacks the factor sqrt(d1 + d2) of |X|. Under weak privacy gradients moved by 1.9
-Delta_l. The defaults C2 = sqrt(d1 + d2) and C3 = 3 covered all that was tried.
+These are the paper's bounds on means (Theorem 3 for gradients, Theorem 1 for the other two), times
+n. Weak privacy (Theorems 6 and 7): the neighbours share X, labels differ by noise only, and the
+terms with sigma_r and sigma_1 in the brackets disappear.
+
+The constants are part of the assumption, and 1 is not enough. On data exactly as assumed (r = 2,
+sigma_xi = .1) a search over a few users with large labels moved U U^T by 1.5 and 2.2 times
+Delta^(1) at d1 = d2 = 10 and 20 (n = 20000), and by 3.5 times at 40 (n = 8000). The reason is that
+the bound on |L_i| behind Delta^(1) lacks the factor sqrt(d1 + d2) of |X|. Under weak privacy
+gradients moved by 1.9 Delta_l. The defaults C2 = sqrt(d1 + d2) and C3 = 3 covered all cases that
+were tried.
 """
 
 from __future__ import annotations
@@ -35,9 +44,16 @@ ASSUMPTION = "under the Gaussian design assumption"
 
 @dataclass(frozen=True)
 class GaussianDesign:
-    """What calibration=paper takes for granted. sigma_1, sigma_r: None takes those of the simulated matrix.
+    """The assumptions of calibration=paper.
 
-    singular, rank: how the simulated matrix was asked for, None where data are not simulated.
+    Attributes:
+        sigma_xi: standard deviation of the label noise.
+        sigma_1: largest singular value; None takes that of the simulated matrix.
+        sigma_r: smallest singular value; None takes that of the simulated matrix.
+        C2: constant of the initialiser's sensitivities.
+        C3: constant of the gradients' sensitivity.
+        singular: configured singular values of the simulated matrix; None for the default ones.
+        rank: rank of the simulated matrix; None if data are not simulated.
     """
 
     sigma_xi: float | None
@@ -61,7 +77,7 @@ class GaussianDesign:
             check_number(f"algo.{key}", getattr(self, key), lambda x: 0 < x < math.inf, wanted)
 
     def check(self, federation: Federation) -> None:
-        """Refuse what would be calibrated to no sensitivity at all."""
+        """Raise a ConfigError if the assumed sensitivity would be 0."""
         if self._weak(federation) and self.sigma_xi == 0:
             raise ConfigError.of(
                 "algo.sigma_xi",
@@ -70,20 +86,20 @@ class GaussianDesign:
             )
 
     def gradients(self, federation: Federation, d1: int, d2: int) -> float:
-        """How far one user moves the sum of projected gradients."""
+        """Return how far one user moves the sum of projected gradients."""
         assert self.sigma_xi is not None and self.sigma_r is not None
         scale = self.sigma_xi + (0.0 if self._weak(federation) else self.sigma_r)
         return self.C3 * scale * math.sqrt(federation.k * (d1 + d2) * self._log(federation))
 
     def core(self, federation: Federation) -> float:
-        """How far one user moves n U^T Lhat V, for given U and V."""
+        """Return how far one user moves n U^T Lhat V, for given U and V."""
         assert self.sigma_xi is not None and self.sigma_1 is not None
         root = math.sqrt(federation.k)
         scale = self.sigma_xi + (0.0 if self._weak(federation) else root * self.sigma_1)
         return self.C2 * scale * root * self._log(federation)
 
     def projector(self, federation: Federation) -> float:
-        """How far one user moves n U U^T, or n V V^T, for the singular vectors U and V of Lhat."""
+        """Return how far one user moves n U U^T or n V V^T; U and V: singular vectors of Lhat."""
         assert self.sigma_r is not None
         return self.core(federation) / self.sigma_r
 
@@ -93,4 +109,4 @@ class GaussianDesign:
 
     @staticmethod
     def _log(federation: Federation) -> float:
-        return math.log(max(federation.n, 3))  # one user has a sensitivity, too
+        return math.log(max(federation.n, 3))  # log 1 = 0 would mean no sensitivity for n = 1

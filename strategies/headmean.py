@@ -3,7 +3,7 @@
     G_u   user u's ridge head (classes, k) in a public basis, scaled to length zeta
     M     mean of the G_u, released with noise
 
-    M <- (sum_u G_u + noise) / n, less its mean over classes
+    M <- (sum_u G_u + noise) / n, minus its mean over classes
 
 Privacy: every G_u has norm at most zeta, so one user moves the sum by at most 2 zeta (replace-one).
 The one release has the whole budget. All heads are as long as they may be, so zeta is a unit and
@@ -36,7 +36,7 @@ class HeadMean(PrivateStrategy):
         self.size = (model.classes, model.k)
 
     def start(self) -> list[Array]:
-        """Know nothing about any class."""
+        """Return zeros (classes, k): nothing is known about any class yet."""
         return [np.zeros(self.size)]
 
     def phases(self) -> list[Phase]:
@@ -44,5 +44,5 @@ class HeadMean(PrivateStrategy):
         return [Phase("heads", Sum(self.size, ZETA), self.update)]
 
     def update(self, t: int, M: Array) -> list[Array]:
-        """M, less what all classes have in common."""
+        """Return M minus its mean over classes."""
         return [M - M.mean(axis=0)]

@@ -1,6 +1,9 @@
-"""Private multi-task learning with mean regularisation and fine-tuning, server side (Hu et al. 2021).
+"""Private multi-task learning with mean regularisation, server side (Hu et al. 2021).
 
-theta <- theta + eta_g G, with G the noised mean of theta_i - theta, each clipped to zeta.
+theta   mean of the users' networks     zeta    clip norm of a user's update theta_i - theta
+G       noised mean of the updates      eta_g   step size of the server
+
+each round:  theta <- theta + eta_g G
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class RGrad(PrivateStrategy):
         return self.after_initialiser(Phase("gradient", G, self.update, self.rounds))
 
     def update(self, t: int, G: Array) -> list[Array]:
-        """M <- SVD_r(M - eta_t P_T(G))."""
+        """Return U, S, V of M <- SVD_r(M - eta_t P_T(G))."""
         U, S, V = self.shared
         r = len(S)
         step = -self.first_step * self.decay ** (t - 1) * G

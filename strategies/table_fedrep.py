@@ -60,7 +60,7 @@ class TableFedRep(TableStrategy):
         self.rounds, self.relative_step, self.decay = rounds, step, decay
 
     def phases(self) -> list[Phase]:
-        """Return those of all tables, and two more: half of Z, and T times G^T."""
+        """Return the phases of all table algorithms, then one of svec(Z) and T rounds of G^T."""
         d = self.federation.d
         Z = self.clipped_phase("spectral", (d * (d + 1) // 2,), self.find_representation)
         phases = [*super().phases(), replace(Z, model=LAST)]
@@ -74,7 +74,7 @@ class TableFedRep(TableStrategy):
         return self.model.U.T.shape
 
     def find_representation(self, t: int, mean: Array) -> list[Array]:
-        """Set the representation, and how long heads are in it."""
+        """Return the model with the representation, and the length of heads per direction."""
         d, psi = self.federation.d, float(self.clips["spectral"])
         v = self.noise_std("spectral") ** 2 / 2 + psi**2 / (self.federation.n * d * d)
         unknown = np.arange(d) >= d - int(self.schema.sizes.sum())
@@ -89,7 +89,7 @@ class TableFedRep(TableStrategy):
         )
 
     def descend(self, t: int, G: Array) -> list[Array]:
-        """U <- QR(U - eta_t G)."""
+        """Return the model with U <- QR(U - eta_t G); the argument G is the released G^T."""
         eta = self.relative_step / float(self.clips["gradient"]) * self.decay ** (t - 1)
         return self.publish_model(replace(self.model, U=retraction(self.model.U - eta * G.T)))
 
@@ -118,7 +118,7 @@ def completed(Z: Array, v: float, unknown: NDArray[np.bool_]) -> tuple[Array, Ar
         Z: symmetric matrix (d, d).
         v: variance of the noise in every entry beside the diagonal.
         unknown: columns (d,) whose own entry on the diagonal says nothing; it is completed from
-            the others, again and again.
+            the others, COMPLETIONS times.
 
     Returns:
         Eigenvalues (d,) as `signal` has them, and eigenvectors (d, d).
@@ -135,14 +135,18 @@ def completed(Z: Array, v: float, unknown: NDArray[np.bool_]) -> tuple[Array, Ar
 
 
 def signal(values: Array, v: float) -> Array:
-    """Return the eigenvalues without noise, less what was lost, from those with noise (d,).
+    """Return the eigenvalues without noise, reduced by the part of their direction that was lost.
 
-    v: variance of the noise in every entry of the symmetric matrix.
+    Args:
+        values: eigenvalues with noise (d,).
+        v: variance of the noise in every entry of the symmetric matrix.
+
+    Returns:
+        s - v d / s (d,) with s the eigenvalue without noise; 0 where noise hides it.
     """
     d = len(values)
     edge = 2.0 * math.sqrt(v * d)
-    clear = values > edge * (
-        1.0 + d ** (-2 / 3)
-    )  # the largest eigenvalue of noise alone strays by about that much
+    # The largest eigenvalue of noise alone exceeds the edge by up to about d^(-2/3) of it.
+    clear = values > edge * (1.0 + d ** (-2 / 3))
     s = np.where(clear, (values + np.sqrt(np.maximum(values**2 - edge**2, 0.0))) / 2.0, 1.0)
     return np.where(clear, np.maximum(s - v * d / s, 0.0), 0.0)

@@ -3,10 +3,12 @@
     a_q, b_q   the examples of pair q = (2q-1, 2q): clip(y; zeta) x / |x|
     W_i        mean over the p pairs of sym(a_q b_q^T) = (a_q b_q^T + b_q a_q^T) / 2
 
-|sym(a b^T)|_F <= |a| |b| <= zeta^2, so |W_i|_F <= zeta^2 whatever a user has (the paper's bound); the clip norm is usually far
-below. W_i is never formed: the sum over users is one matrix product, and with the p x p products of the rows
-|W_i|_F^2 = sum_{q,s} (<a_q, a_s> <b_q, b_s> + <a_q, b_s> <b_q, a_s>) / (2 p^2). Pairs may cancel, so the norm has the floor
-that clients/initialisers/spectral.py explains.
+|sym(a b^T)|_F <= |a| |b| <= zeta^2, so |W_i|_F <= zeta^2 whatever the user's data (the paper's
+bound). The clip norm is usually far below.
+
+W_i is never formed. The sum over users is one matrix product. With the p x p products of the rows,
+|W_i|_F^2 = sum_{q,s} (<a_q, a_s> <b_q, b_s> + <a_q, b_s> <b_q, a_s>) / (2 p^2). Pairs may cancel,
+so the norm has the floor that clients/initialisers/spectral.py explains.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ class PairsTask:
 
     @task
     def pairs(self, block: Cohort, shared: NDArrays, told: Announcement) -> PairMoments:
-        """W_i of every user."""
+        """Return W_i of every user."""
         block = block.exact()
         p = block.X.shape[1] // 2
         sizes = np.linalg.norm(block.X, axis=2)
@@ -55,14 +57,20 @@ class PairsTask:
 
 @dataclass(frozen=True)
 class PairMoments:
-    """Contributions W_i by their factors: a_q and b_q as rows A, B (B, p, d), |W_i| (B,)."""
+    """Contributions W_i by their factors.
+
+    Attributes:
+        A: rows a_q (B, p, d).
+        B: rows b_q (B, p, d).
+        norms: |W_i|_F (B,).
+    """
 
     A: Array
     B: Array
     norms: Array
 
     def clipped(self, clip: float) -> tuple[Array, Array]:
-        """svec of the clipped sum (d (d + 1) / 2,), and the norms."""
+        """Return svec of the clipped sum (d (d + 1) / 2,), and the norms (B,)."""
         _, p, d = self.A.shape
         c = np.repeat(clip_factors(self.norms, clip) / p, p)
         W = self.A.reshape(-1, d).T @ (c[:, None] * self.B.reshape(-1, d))

@@ -1,10 +1,14 @@
 """Private power method, user side (CENTAUR Algorithm 4).
 
-    M_i X = mean_j y_j^2 x_j (x_j^T X)      for every copy X of the iterate at once; M_i itself is never formed
+    X      one of the T_0 copies of the iterate (d, k)
+    M_i    = mean_j y_j^2 x_j x_j^T, the user's matrix (d, d), never formed
 
-For features of identity covariance E[y^2 x x^T] = (|w|^2 + R^2) I + 2 w w^T: the wanted directions stand out by a constant
-factor only, so every iteration gains little and many are needed. `centre` takes y^2 I away, E[y^2 (x x^T - I)] = 2 w w^T:
-nothing is left outside U*, and three iterations do.
+    send M_i X = mean_j y_j^2 x_j (x_j^T X) for all copies X at once
+
+For features of identity covariance E[y^2 x x^T] = (|w|^2 + R^2) I + 2 w w^T. The wanted directions
+stand out by a constant factor only, so every iteration gains little and many are needed. `centre`
+subtracts y^2 I: E[y^2 (x x^T - I)] = 2 w w^T. Nothing is left outside U*, and three iterations are
+enough.
 """
 
 from __future__ import annotations
@@ -22,7 +26,12 @@ from privfed.foundation.linalg import Array
 
 
 class PowerMethodTask:
-    """Contributions M_i X for all copies. batch: examples drawn anew in every iteration; None: all."""
+    """Contributions M_i X for all copies.
+
+    Args:
+        centre: whether y^2 I is subtracted.
+        batch: number of examples drawn again in every iteration; None takes all.
+    """
 
     def __init__(self, centre: Annotated[bool, FLAG], batch: Annotated[int, WHOLE] | None) -> None:
         self.centre = centre
@@ -30,7 +39,7 @@ class PowerMethodTask:
 
     @task
     def ppm(self, block: Cohort, shared: NDArrays, told: Announcement) -> Array:
-        """(B, d, T_0 k): the copies side by side."""
+        """Return M_i X of every user (B, d, T_0 k), the copies side by side."""
         block = block.exact()
         X, y = block.X, block.y
         if self.batch is not None and self.batch < y.shape[1]:

@@ -1,6 +1,8 @@
-"""Private initialisation of low-rank trace regression, user side: L_i = (1/m) sum_j y_j X_j.
+"""Private initialisation of low-rank trace regression, user side.
 
-Unbiased for M when X has independent standard normal entries (RGRAD's Lambda = I).
+    L_i = (1/m) sum_j y_j X_j   (d1, d2)
+
+L_i is unbiased for M* if X has independent standard normal entries (RGRAD's Lambda = I).
 """
 
 from __future__ import annotations
@@ -19,5 +21,5 @@ class RegressionTask:
 
     @task
     def regression(self, block: Cohort, shared: NDArrays, told: Announcement) -> Array:
-        """L_i of every user as rows (users, d1 d2)."""
+        """Return L_i of every user as rows (users, d1 d2)."""
         return np.matmul(block.y[:, None, :] / block.y.shape[1], block.X)[:, 0]

@@ -21,9 +21,10 @@ class Announcement:
         clips: clip norm of each sum, in the order in which sums are sent; 0 where not known yet.
         release: whether sums are sent, or only what measures their norms.
         measure: how norms are measured; empty: not at all.
-        users, groups, group: of so many users in so many disjoint groups, group `group` takes
-            part; None means everybody.
-        sampling: probability with which each user takes part, by a coin of its own.
+        users: number of users who are divided into groups; 0 without groups.
+        groups: number of disjoint groups; 0 without groups.
+        group: number of the group that takes part; None means everybody.
+        sampling: probability with which each user takes part, by its own coin.
         secret: whether coins come from the operating system rather than from the seed.
     """
 

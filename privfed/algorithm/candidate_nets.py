@@ -1,9 +1,11 @@
-"""Finite sets of candidate matrices: explicit covers where they are small enough, public random candidates beyond that.
+"""Finite sets of candidate matrices: explicit covers if small enough, else random candidates.
 
-Nothing here looks at data: a set is made from public numbers only (sizes, a radius, a seed, what was published before).
+Nothing here looks at data. A set is made from public numbers only: sizes, a radius, a seed, and
+what was published before.
 
-Distances are Frobenius norms, up to a rotation of the columns: a representation U and U O predict the same with heads v and
-O^T v, so of two candidates with the same U U^T one is kept.
+Distances are Frobenius norms, up to a rotation of the columns. A representation U with head v and
+a representation U O with head O^T v predict the same. So of several candidates with the same U U^T
+one is kept.
 """
 
 from __future__ import annotations
@@ -17,39 +19,51 @@ from privfed.foundation.linalg import Array
 from privfed.foundation.seeding import generator
 
 MOST_POINTS = 2**22
-"""Points of a product grid that are looked at, one chunk at a time, for those near enough to be candidates."""
+"""Largest number of points of a product grid that are searched for candidates."""
 CHUNK = 2**18
+"""Number of grid points that are held in memory at a time."""
 REDRAWN = 0.25
-"""Of the candidates around a choice: those that differ from it by one whole direction."""
+"""Fraction of the candidates around a choice that differ from it by one whole direction."""
 
 
 def polar(M: Array) -> Array:
-    """The nearest matrices with orthonormal columns. M: (..., d, k) with d >= k."""
+    """Return the nearest matrices with orthonormal columns; M: (..., d, k) with d >= k."""
     P, _, Qt = np.linalg.svd(M, full_matrices=False)
     return P @ Qt
 
 
 def grid_size(entries: int, reach: float, spacing: float) -> tuple[int, float]:
-    """Steps to either side of 0 that come within half a step of everything up to `reach`, and the grid's number of points."""
+    """Return the size of a product grid of which some point is near every matrix within `reach`.
+
+    Args:
+        entries: number of entries of a matrix, which is the dimension of the grid.
+        reach: largest absolute value of an entry.
+        spacing: distance of neighbouring points along one entry.
+
+    Returns:
+        The number of steps to either side of 0 that come within half a step of everything up to
+        `reach`, and the number of points of the grid (capped at e^700).
+    """
     steps = max(0, math.ceil(reach / spacing - 0.5))
     return steps, math.exp(min(700.0, entries * math.log(2 * steps + 1)))
 
 
 def sphere_spacing(d: int, k: int, gamma: float) -> float:
-    """Spacing of the grid behind :func:`orthonormal_net`."""
+    """Return the spacing of the grid behind :func:`orthonormal_net`."""
     return gamma / math.sqrt(d * k)
 
 
 def ball_spacing(rows: int, k: int, gamma: float) -> float:
-    """Spacing of the grid behind :func:`ball_net`."""
+    """Return the spacing of the grid behind :func:`ball_net`."""
     return 2 * gamma / math.sqrt(rows * k)
 
 
 def orthonormal_net(d: int, k: int, gamma: float) -> Array:
-    """A gamma-cover (C, d, k) of the matrices with orthonormal columns.
+    """Return a gamma-cover (C, d, k) of the matrices with orthonormal columns.
 
-    On a grid of spacing h = gamma / sqrt(d k) every U has a point G with |G - U| <= sqrt(d k) h / 2 = gamma / 2. Hence the
-    nearest orthonormal matrix polar(G) has |polar(G) - G| <= |U - G| <= gamma / 2, so G is kept when that holds, and
+    On a grid of spacing h = gamma / sqrt(d k) every U has a point G with
+    |G - U| <= sqrt(d k) h / 2 = gamma / 2. The nearest orthonormal matrix polar(G) then has
+    |polar(G) - G| <= |U - G| <= gamma / 2. So G is kept if |polar(G) - G| <= gamma / 2, and
     |polar(G) - U| <= gamma.
     """
     kept = []
@@ -63,10 +77,11 @@ def orthonormal_net(d: int, k: int, gamma: float) -> Array:
 
 
 def ball_net(rows: int, k: int, radius: float, gamma: float) -> Array:
-    """A gamma-cover (C, rows, k) of the ball |U| <= radius.
+    """Return a gamma-cover (C, rows, k) of the ball |U| <= radius.
 
-    On a grid of spacing h = 2 gamma / sqrt(rows k) every U of the ball has a point G with |G - U| <= gamma. Points farther than
-    radius + gamma are nobody's; the others are projected on the ball, which is convex, so none moves away from U.
+    On a grid of spacing h = 2 gamma / sqrt(rows k) every U of the ball has a point G with
+    |G - U| <= gamma. Points with |G| > radius + gamma are near no U of the ball and are dropped.
+    The others are projected on the ball. The ball is convex, so no projection moves G away from U.
     """
     kept = []
     for G in _grid((rows, k), radius, ball_spacing(rows, k, gamma)):
@@ -78,16 +93,23 @@ def ball_net(rows: int, k: int, radius: float, gamma: float) -> Array:
 
 
 def random_orthonormal(rng: np.random.Generator, count: int, d: int, k: int) -> Array:
-    """Uniformly random matrices with orthonormal columns (count, d, k)."""
+    """Return uniformly random matrices with orthonormal columns (count, d, k)."""
     return polar(rng.standard_normal((count, d, k)))
 
 
 def around(rng: np.random.Generator, U: Array, count: int, radius: float) -> Array:
-    """U (d, k), orthonormal, and count - 1 random orthonormal matrices near it.
+    """Return U and count - 1 random orthonormal matrices near it: (count, d, k).
 
-    Most lie at a distance of about `radius`. Their steps go in all directions that turn the column space (perpendicular to U),
-    as no other changes it. The last ones (a fraction REDRAWN) keep k - 1 directions of U's columns and draw one anew: small
-    steps alone never leave a U of which one direction is perpendicular to everything useful, where no small turn helps.
+    Most lie at a distance of about `radius`. Their steps are perpendicular to U, because only such
+    steps turn the column space. The last ones (a fraction REDRAWN) keep k - 1 directions of U's
+    column space and replace one. Small steps alone would never leave a U of which one direction
+    is perpendicular to everything useful: there no small turn improves the score.
+
+    Args:
+        rng: source of the public randomness.
+        U: orthonormal matrix (d, k).
+        count: number of matrices.
+        radius: distance of the small steps.
     """
     d, k = U.shape
     Z = rng.standard_normal((count - 1, d, k))
@@ -99,24 +121,23 @@ def around(rng: np.random.Generator, U: Array, count: int, radius: float) -> Arr
 
 
 def sketch_matrix(seed: int, rows: int, d: int) -> Array:
-    """M (rows, d) with entries +-1/sqrt(rows): public, so every node makes it by itself."""
+    """Return M (rows, d) with entries +-1/sqrt(rows): public, so every node makes it by itself."""
     signs = generator(seed, "sketch").integers(0, 2, (rows, d))
     return np.where(signs == 1, 1.0, -1.0) / math.sqrt(rows)
 
 
 def unique(U: Array) -> Array:
-    """The first of those with the same U U^T. U: (C, d, k)."""
+    """Return the first of all candidates with the same U U^T; U: (C, d, k)."""
     if not len(U):
         return U
-    gram = (
-        np.round(U @ U.transpose(0, 2, 1), 9) + 0.0
-    )  # no negative zeros, which compare equal but have other bits
+    # Adding 0.0 removes negative zeros: they equal 0.0 but have other bits.
+    gram = np.round(U @ U.transpose(0, 2, 1), 9) + 0.0
     _, first = np.unique(gram.reshape(len(U), -1), axis=0, return_index=True)
     return U[np.sort(first)]
 
 
 def _grid(shape: tuple[int, int], reach: float, spacing: float) -> Iterator[Array]:
-    """The points of the product grid over the entries of a matrix, chunk by chunk: (c, *shape)."""
+    """Yield the points of the product grid over the entries of a matrix in chunks (c, *shape)."""
     entries = shape[0] * shape[1]
     steps, _ = grid_size(entries, reach, spacing)
     side = 2 * steps + 1

@@ -1,11 +1,13 @@
-"""The user side of every algorithm: a cohort of users, clipped one by one, summed; nothing else leaves.
+"""The user side of every algorithm.
+
+A client clips the part of each user of its cohort and adds the parts up. Only sums leave it.
 
 What an algorithm writes (nothing else is meant to be overridden):
 
-    @task methods    what one user would send, for all users of a block at once, not clipped yet
+    @task methods    what each user would send, for all users of a block at once, not clipped yet
     weights()        the users' own linear predictors, given the published model
     own_errors(), rival_errors(), rivals()   how a simulation judges users at the end
-    keep()           what a user keeps of its own model, where that is not its weights
+    keep()           what a user keeps of its own model, if that is not its weights
     blocks(), portions(), judged()           which users are computed together
 """
 
@@ -50,8 +52,9 @@ def task(named: Any) -> Any:
     """Mark a method as a task that the server may ask for: `@task`, or `@task("name")`.
 
     The method takes (block of users, shared parameters, announcement) and returns one part per
-    user, not clipped yet: an array (B, ...), or `Contributions` that need no such array; a tuple
-    of these where a step has several sums. A method that overrides a task is that task.
+    user, not clipped yet. The parts are an array (B, ...), or `Contributions` that need no such
+    array. If a step has several sums, the method returns a tuple of these. A method that overrides
+    a task replaces it under the same name.
     """
     if isinstance(named, str):
         return lambda method: _marked(method, named)
@@ -74,9 +77,9 @@ def tasks_of(owner: Any) -> dict[str, Task]:
 
 
 class FlowerClient(Client):
-    """Takes Flower's messages apart for a client that speaks in arrays.
+    """Translates between Flower's messages and a client that takes and returns arrays.
 
-    Its own reader of arrays is safe in several threads.
+    It reads arrays with `arrays_of`, because Flower's own reader is not safe in several threads.
     """
 
     def __init__(self, client: NumPyClient) -> None:
@@ -88,13 +91,13 @@ class FlowerClient(Client):
         return FitRes(OK, ndarrays_to_parameters(arrays), users, metrics)
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
-        """Take the published model, and return what may be told of it."""
+        """Hand over the published model, and return the errors that may be told."""
         loss, users, metrics = self.client.evaluate(arrays_of(ins.parameters), ins.config)
         return EvaluateRes(OK, loss, users, metrics)
 
 
 def arrays_of(parameters: Parameters) -> NDArrays:
-    """Return the arrays of a message, each writable and of 64-bit numbers.
+    """Return the arrays of a message, each writable and of 64-bit floating-point numbers.
 
     Raises:
         ValueError: if the message holds anything else.
@@ -106,27 +109,27 @@ def arrays_of(parameters: Parameters) -> NDArrays:
 
 
 class CohortClient(NumPyClient):
-    """Serves the users of one cohort. An algorithm adds its tasks and how a user predicts."""
+    """Serves the users of one cohort. An algorithm adds its tasks and how each user predicts."""
 
     train = slice(None)
     """Examples that tasks see."""
     final = slice(None)
     """Examples that final heads are fitted on."""
     takes_rows = True
-    """Whether a real user's table can be learnt from."""
+    """Whether the client can learn from the rows of a real user's table."""
     nothing = 0.0
-    """A target that teaches nothing."""
+    """Target of an example that has no effect on training."""
 
     def __init__(self, cohort: Any, init: Any = None) -> None:
         self.cohort = cohort.without_broken_users(self.nothing)
         self.seen = self.cohort
-        """The users as tasks see them, where an algorithm transforms their examples once."""
+        """The users as tasks see them; differs from `cohort` if examples are transformed once."""
         self.init = init
         """The user side of the initialiser: an object with tasks of its own."""
         self.memory: Memory | None = None
-        """What users remember from round to round, where an algorithm has them remember."""
+        """State that users keep between rounds; None if the algorithm keeps none."""
         self.store: HeadStore | None = None
-        """Where users keep their own predictors; None keeps them nowhere."""
+        """Where users keep their own predictors; None if they are not kept."""
 
     # What an algorithm writes.
 
@@ -135,11 +138,11 @@ class CohortClient(NumPyClient):
         raise TypeError(f"{type(self).__name__} does not say how a user predicts")
 
     def blocks(self, users: Ids | None = None) -> Iterator[Any]:
-        """Yield the users (all, or those at the given places) as tasks see them, in blocks."""
+        """Yield users (all, or those at the positions `users`) as tasks see them, in blocks."""
         return self.seen.blocks(users, examples=self.train)
 
     def portions(self, task: str, users: Ids | None) -> Iterator[Any]:
-        """Yield the same for one task, where it wants other blocks."""
+        """Yield the blocks for one task; override it if a task needs other blocks."""
         return self.blocks(users)
 
     def judged(self) -> Iterator[Any]:
@@ -166,7 +169,7 @@ class CohortClient(NumPyClient):
         }
 
     def keep(self, shared: NDArrays) -> None:
-        """Put every user's own predictor where the user keeps it, if there is such a place."""
+        """Save each user's own predictor in the store, if there is one."""
         if self.store is not None:
             for block in self.cohort.blocks():
                 self.store.save(block.ids, self.weights(block, shared))
@@ -184,7 +187,15 @@ class CohortClient(NumPyClient):
     def fit(
         self, parameters: NDArrays, config: dict[str, Scalar]
     ) -> tuple[NDArrays, int, dict[str, Scalar]]:
-        """Return the cohort's sums of clipped parts and, where asked for, where their norms lie."""
+        """Return the sums of the cohort's clipped parts, followed by counts of their norms.
+
+        Args:
+            parameters: shared parameters.
+            config: announcement of the step. It decides whether sums, counts or both are sent.
+
+        Returns:
+            The arrays, the number of users of the cohort, and the number of the step.
+        """
         told = Announcement.from_config(config)
         compute = self.tasks()[told.task]
         clips = told.clips if told.release else (1.0,)
@@ -201,13 +212,13 @@ class CohortClient(NumPyClient):
                     totals[i] = totals.get(i, 0.0) + total
                     if measure is not None:
                         counts[i] = counts.get(i, 0.0) + measure.count(norms, clip)
-        if told.sampling < 1 and not totals:  # nobody took part, which nobody is to know
+        if told.sampling < 1 and not totals:  # the server must not learn that no user took part
             totals[0] = np.zeros(sum(array.size for array in parameters))
         sums = [np.asarray(total) for total in totals.values()] if told.release else []
         return sums + list(counts.values()), len(self.cohort), {"step": told.step}
 
     def _asked(self, told: Announcement) -> Ids | None:
-        """Return the places of users who take part in this step; None means all."""
+        """Return the positions of the users who take part in this step; None means all."""
         if told.sampling < 1:
             thrown = coins(self.cohort.ids, told.sampling, told.seed, told.step, told.secret)
             return np.flatnonzero(thrown)
@@ -219,9 +230,15 @@ class CohortClient(NumPyClient):
     def evaluate(
         self, parameters: NDArrays, config: dict[str, Scalar]
     ) -> tuple[float, int, dict[str, Scalar]]:
-        """Take the published model; where asked for, return sums of errors over the cohort.
+        """Take the published model; return sums of errors over the cohort if `judge` asks for them.
 
-        Errors are not private: they are told in simulations only, where the truth is known.
+        Errors are not private. They are told in simulations only, in which the truth is known.
+
+        Returns:
+            The mean error, the number of users, and the sums of errors.
+
+        Raises:
+            ValueError: if errors of real users are asked for.
         """
         self.keep(parameters)
         if not config["judge"]:

@@ -11,7 +11,7 @@ class Initialiser:
     """Finds a first model. A private one writes `phases`; a public one writes `start` only."""
 
     gives: tuple[str, ...] = ("U",)
-    """Names of the arrays that it starts an algorithm with."""
+    """Names of the arrays that the initialiser hands to the algorithm."""
     notes: tuple[str, ...] = ()
     """What a reader of the result should know about how the start was found."""
 

@@ -1,4 +1,7 @@
-"""What clients with a linear representation share: which examples train, which fit the final head, and how a user predicts."""
+"""Base of clients with a linear representation.
+
+It says which examples train, which examples fit the final head, and how a user predicts.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +28,27 @@ class LinearClient(CohortClient):
 
     @staticmethod
     def _features(block: Cohort, shared: NDArrays) -> Array:
-        """The features that heads see, X_i U: (B, m, k)."""
+        """Return the inputs of the heads, X_i U: (B, m, k)."""
         U = shared[0]
         return np.asarray(block.X.reshape(-1, len(U)) @ U).reshape(*block.y.shape, -1)
 
     def weights(self, block: Cohort, shared: NDArrays) -> Array:
-        """w_i = U v_i with the final head fitted on the user's own examples."""
+        """Return w_i = U v_i (B, d), with the final head fitted on the user's own examples."""
         U = shared[0]
         return fit_heads(U, block.X[:, self.final], block.y[:, self.final]) @ U.T
 
 
 def split_examples(m: int, train: str, heads: str) -> tuple[slice, slice]:
-    """Which examples train the embedding (all, or S0 = the first half) and which the final head (all, or S1 = the rest)."""
+    """Return which examples train the embedding and which fit the final head.
+
+    Args:
+        m: number of examples per user.
+        train: `all`, or `s0` for S0, the first half.
+        heads: `all`, or `s1` for S1, the second half.
+
+    Raises:
+        ConfigError: if a choice is unknown or `m` is too small.
+    """
     if train not in ("all", "s0"):
         raise ConfigError.of(
             "algo.train", train, "must be all or s0 (the first half of a user's data)"

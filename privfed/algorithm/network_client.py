@@ -1,10 +1,12 @@
-"""What clients with networks share: chunks of users, batches, heads that stay with their users, and how a user is judged.
+"""Base of clients with networks: chunks of users, batches, personal heads, and judging.
 
-    body(x)   representation, shared        Heads   W_i, c_i: user i's own linear head, kept from round to round
-    local     SGD on shared parameters      head    SGD on heads alone, the representation fixed
+    body(x)   representation, shared
+    Heads     W_i, c_i: user i's own linear head, kept from round to round
+    local     SGD on shared parameters
+    head      SGD on heads alone, with the representation fixed
 
-Users are computed in chunks, each user's images and numbers on a leading axis. Places without an example, and labels that are
-no class, count for nothing.
+Users are computed in chunks; the leading axis of every array is the user. Padding, and examples
+whose label is no class, have no effect.
 """
 
 from __future__ import annotations
@@ -34,7 +36,11 @@ BELOW_ONE = Number(lambda x: 0 <= x < 1, "must be at least 0 and below 1")
 
 
 class NetworkClient(CohortClient):
-    """An algorithm adds `contribute`, the users' updates of a round, and `finish`, the predictors they end with."""
+    """Serves users with networks.
+
+    An algorithm adds `contribute`, the users' updates of a round, and `finish`, the users' final
+    predictors.
+    """
 
     takes_rows = False
     nothing = -1.0
@@ -60,7 +66,7 @@ class NetworkClient(CohortClient):
         self.head, self.head_epochs = SGD(head_lr, momentum, weight_decay), head_epochs
         self.personal = PersonalNetwork(model) if PersonalNetwork.serves(model) else None
         self.copies = 1 if self.personal is not None else 4
-        """Copies of the parameters that a user needs for work."""
+        """Number of copies of the parameters that are held in memory per user."""
         shape = (len(self.cohort), model.classes, model.k)
         start = {"W": np.zeros(shape, dtype=np.float32), "c": np.zeros(shape[:2], dtype=np.float32)}
         self.memory: Memory = Memory(self.cohort.ids, start)
@@ -69,11 +75,16 @@ class NetworkClient(CohortClient):
 
     @task("update")
     def contribute(self, block: Cohort, shared: NDArrays, told: Announcement) -> Updates:
-        """The users' changes of the shared parameters, not clipped yet."""
+        """Return the users' changes of the shared parameters, not clipped yet."""
         raise TypeError(f"{type(self).__name__} does not say what a round does")
 
     def finish(self, block: Cohort, shared: NDArrays) -> tuple[Callable[[Tensor], Tensor], Heads]:
-        """How each user sees an image (B t, C, H, W) -> (B, t, k) and its own head, given the published model."""
+        """Return the users' final predictors, given the published model.
+
+        Returns:
+            The users' representations as a function of images, (B t, C, H, W) -> (B, t, k), and
+            the users' own heads.
+        """
         raise TypeError(f"{type(self).__name__} does not say how a user predicts")
 
     # What all share.
@@ -81,32 +92,31 @@ class NetworkClient(CohortClient):
     def fit(
         self, parameters: NDArrays, config: dict[str, Scalar]
     ) -> tuple[NDArrays, int, dict[str, Scalar]]:
-        """One round: what leaves are sums, what users keep is in their memory."""
+        """Compute one round: return sums, and keep the users' state in memory."""
         self.memory.begin(int(config["step"]))
         answer = super().fit(parameters, config)
         self.memory.end()
         return answer
 
     def blocks(self, users: Ids | None = None) -> Iterator[Cohort]:
-        """A chunk of users at a time, images as they are stored."""
+        """Yield the users in chunks, with images as they are stored."""
         everybody = np.arange(len(self.cohort)) if users is None else users
         size = self.network.chunk(self.copies)
-        torch.set_num_threads(
-            1
-        )  # of this thread: cohorts are the parallelism, and two layers of it get in each other's way
+        # Cohorts run in parallel; threads inside each of them would compete for the same cores.
+        torch.set_num_threads(1)
         for start in range(0, len(everybody), size):
             yield self.cohort[everybody[start : start + size]]
 
     def judged(self) -> Iterator[Cohort]:
-        """See :class:`CohortClient`."""
+        """Yield the users as they are judged at the end, in the same chunks."""
         return self.blocks()
 
     def examples(self, block: Cohort) -> tuple[Tensor, Labels]:
-        """Images (B m, C, H, W) and labels of the users' examples."""
+        """Return images (B m, C, H, W) and labels of the users' examples."""
         return self.network.images(block.X), self.labels(block.y)
 
     def labels(self, y: Array) -> Labels:
-        """Targets (B, m) as classes."""
+        """Return targets y (B, m) as classes."""
         counts = is_class(y, self.network.classes)
         classes = np.where(counts, y, 0).astype(np.int64)
         device = self.network.device
@@ -115,7 +125,17 @@ class NetworkClient(CohortClient):
     def course(
         self, body: Parameters, head: Parameters, users: int, steps: int, sgd: SGD
     ) -> Course:
-        """A way of so many steps from the shared parameters; short ones on linear layers need no copies of them."""
+        """Return the start of `steps` SGD steps per user from the shared parameters.
+
+        A short course on linear layers is computed without copies of the parameters per user.
+
+        Args:
+            body: shared parameters of the representation.
+            head: shared parameters of the head; empty if it is not shared.
+            users: number of users B.
+            steps: number of steps.
+            sgd: step size, momentum and decay.
+        """
         if self.personal is not None and steps <= LowRank.LONGEST:
             return LowRank(self.personal, body, head, users, steps, sgd)
         return Explicit(self.network, body, head, users, sgd)
@@ -123,7 +143,18 @@ class NetworkClient(CohortClient):
     def places(
         self, block: Cohort, labels: Labels, epochs: int, *purpose: str | int
     ) -> Iterator[Tensor | slice]:
-        """Batches of so many epochs: everything at once if it fits, otherwise places (B, b) in random order, padding last."""
+        """Yield the batches of `epochs` epochs.
+
+        Args:
+            block: users.
+            labels: their labels; padding comes last in an epoch.
+            epochs: number of epochs.
+            purpose: what the random order is for, part of its seed.
+
+        Yields:
+            `slice(None)` if all examples fit into one batch, otherwise positions (B, b) in random
+            order.
+        """
         m = block.y.shape[1]
         for epoch in range(epochs):
             if m <= self.batch:
@@ -136,7 +167,7 @@ class NetworkClient(CohortClient):
 
     @staticmethod
     def images_at(x: Tensor, places: Tensor | slice, users: int) -> Tensor:
-        """The images of a batch, out of x (B m, C, H, W)."""
+        """Return the images (B b, C, H, W) of a batch, out of x (B m, C, H, W)."""
         return (
             x
             if isinstance(places, slice)
@@ -151,7 +182,15 @@ class NetworkClient(CohortClient):
         labels: Labels,
         round: int,
     ) -> Heads:
-        """Heads after the head epochs, on features(epoch) (B, m, k) of all of the users' examples."""
+        """Return the heads after the head epochs.
+
+        Args:
+            heads: heads to start from.
+            features: epoch -> features (B, m, k) of all examples of the users.
+            block: users.
+            labels: their labels.
+            round: round, part of the seed of the batches.
+        """
 
         def batches() -> Iterator[tuple[Tensor, Labels]]:
             for epoch in range(self.head_epochs):
@@ -171,7 +210,19 @@ class NetworkClient(CohortClient):
         final: bool = False,
         seen: Tensor | None = None,
     ) -> Callable[[int], Tensor]:
-        """Features of the images x by epoch: always the same (`seen`, where they are known), unless images are augmented."""
+        """Return features of the images by epoch: always the same unless images are augmented.
+
+        Args:
+            x: images (B m, C, H, W).
+            see: representation.
+            block: users.
+            round: round, part of the seed of the augmentation.
+            final: whether this is the final fit of the heads.
+            seen: features of x (B, m, k) if they are already known.
+
+        Returns:
+            epoch -> features (B, m, k).
+        """
         if self.augment == "always" or (self.augment == "final" and final):
             return lambda epoch: see(
                 augmented(
@@ -183,20 +234,20 @@ class NetworkClient(CohortClient):
         return lambda epoch: fixed
 
     def kept(self, block: Cohort) -> Heads:
-        """The users' heads as they left them."""
+        """Return the users' heads as they were kept last."""
         rows, now = self.memory.places(block.ids), self.memory.now
         return Heads(
             *(torch.from_numpy(now[name][rows]).to(self.network.device) for name in ("W", "c"))
         )
 
     def keep_heads(self, block: Cohort, heads: Heads) -> None:
-        """Remember the users' heads."""
+        """Keep the users' heads for the next round."""
         rows = self.memory.places(block.ids)
         for name, value in (("W", heads.W), ("c", heads.c)):
             self.memory.now[name][rows] = value.cpu().numpy()
 
     def own_errors(self, block: Cohort, shared: NDArrays) -> Array:
-        """The fraction of each user's held-out images (B,) that its own predictor gets wrong."""
+        """Return the fraction (B,) of each user's held-out images that its predictor gets wrong."""
         assert block.truth is not None
         see, heads = self.finish(block, shared)
         self.keep_heads(block, heads)
@@ -206,11 +257,15 @@ class NetworkClient(CohortClient):
         return wrong
 
     def rival_errors(self, block: Cohort) -> dict[str, Array]:
-        """Users alone are an experiment of their own (algo=standalone): training a network each takes longer than a run."""
+        """Return nothing.
+
+        Users alone are a separate experiment (algo=standalone), because training one network per
+        user takes longer than a whole run.
+        """
         return {}
 
     def keep(self, shared: NDArrays) -> None:
-        """Put every user's head where the user keeps it, if there is such a place."""
+        """Save each user's head in the store, if there is one."""
         if self.store is None:
             return
         for block in self.blocks():
@@ -220,7 +275,7 @@ class NetworkClient(CohortClient):
 
 
 def picked(values: Tensor, places: Tensor | slice) -> Tensor:
-    """Rows of values (B, m, ...) at places (B, b), or all."""
+    """Return the rows of `values` (B, m, ...) at `places` (B, b), or all rows for a slice."""
     if isinstance(places, slice):
         return values[:, places]
     return values[torch.arange(len(values), device=values.device)[:, None], places]

@@ -7,7 +7,7 @@
     each round:  v <- beta v + G,  theta <- theta + eta_g v
 
 Privacy: with everybody taking part, one user moves the sum by at most 2 zeta (replace-one), and T
-rounds compose exactly. With p_g < 1 every user throws a coin of its own (Poisson sampling), and
+rounds compose exactly. With p_g < 1 every user throws its own coin (Poisson sampling), and
 rounds are accounted as subsampled Gaussians. The divisor is the expected number p_g n, never the
 number of users who took part. Momentum beta and averaging the last rounds are post-processing.
 """
@@ -73,11 +73,11 @@ class NetworkStrategy(PrivateStrategy):
         return self.iterate.shape
 
     def rounds_at(self) -> list[Array]:
-        """Return where the rounds are; the published model may be an average of them."""
+        """Return the current iterate; the published model may be an average of several iterates."""
         return self.parameters(self.iterate)
 
     def update(self, t: int, G: Array) -> list[Array]:
-        """theta <- theta + eta_g v."""
+        """Return the model to publish after theta <- theta + eta_g v."""
         self.velocity = self.beta * self.velocity + G
         self.iterate = self.iterate + self.eta * self.velocity
         if t > (1 - self.averaged) * self.rounds:
@@ -102,7 +102,7 @@ class NetworkStrategy(PrivateStrategy):
         }
 
     def recall(self, memory: dict[str, Array]) -> None:
-        """Take them back."""
+        """Restore iterate, velocity and the running sum of the average."""
         names = ("iterate", "velocity", "total")
         self.iterate, self.velocity, self.total = (memory[name] for name in names)
         self.added = float(memory["added"])

@@ -73,7 +73,7 @@ class Groups:
 
 @dataclass(frozen=True)
 class Poisson:
-    """Every user takes part with this probability, by a coin of its own that nobody knows."""
+    """Every user takes part with this probability, by its own secret coin."""
 
     probability: float
 
@@ -213,7 +213,7 @@ class Step:
 
     @property
     def question(self) -> str:
-        """How clip norms are measured: from nothing before a phase starts, later from the last."""
+        """How clip norms are measured: by a histogram first, later relative to the last norm."""
         if not self.measure:
             return ""
         return "below" if self.mu else self.phase.measurement.question
@@ -305,7 +305,7 @@ class _Shares:
 
 
 def _sampled(phase: Phase, privacy: PrivacySettings, budget: Budget) -> float:
-    """Cost of each round in which users take part by coins; the phase has the whole budget."""
+    """Return the cost of each round of a Poisson-sampled phase, which has the whole budget."""
     if privacy.noise_multiplier is not None:
         return 1.0 / privacy.noise_multiplier
     replaced = budget.neighbouring != ADD_REMOVE
@@ -328,5 +328,5 @@ def _selections(phases: Sequence[Phase], privacy: PrivacySettings, budget: Budge
 
 
 def current(value: Any, *given: Any) -> Any:
-    """Return a value, or what a function of `given` returns in its place."""
+    """Return `value`, or `value(*given)` if it is a function."""
     return value(*given) if callable(value) else value

@@ -1,4 +1,4 @@
-"""What came back from the nodes, trusted with nothing: order, shapes, sizes and numbers are all checked."""
+"""Answers of the nodes, none of which is trusted: order, shapes, sizes and numbers are checked."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from privfed.foundation.linalg import Array
 
 Reply = TypeVar("Reply", FitRes, EvaluateRes)
 NEEDED = {"own"}
-"""Errors without which a judgement tells nothing."""
+"""Names of the errors that every answer of a simulation must hold."""
 LARGEST = 1e100
-"""No sum of errors is larger; sums of such numbers stay finite."""
+"""Upper limit of a sum of errors; sums of such numbers stay finite."""
 
 
 def in_order(
     results: Sequence[tuple[ClientProxy, Reply]], nodes: Iterable[str]
 ) -> Iterator[tuple[str, Reply]]:
-    """First answer of every registered node, in a fixed order: arrival changes no last digit."""
+    """Return the first answer of every registered node, in the order of `nodes`.
+
+    The order is fixed so that the order of arrival does not change how sums are rounded.
+    """
     answers = {node.cid: result for node, result in reversed(results)}
     return ((cid, answers[cid]) for cid in nodes if cid in answers)
 
@@ -35,10 +38,18 @@ def totals_of(
     bounded: Callable[[Array, float], Array],
     step: int,
 ) -> tuple[list[Array], int]:
-    """Sums over nodes, each bounded by what its users who were asked can send, and the number of users behind them.
+    """Return the sums over nodes, and the number of users behind them.
 
-    wanted: shape of each sum and bound of one user's part. asked: users of each registered node. What answers another step, has
-    the wrong shape or is not finite is dropped: its users contribute zero.
+    The part of each node is bounded by what those of its users who were asked can send together.
+    An answer to another step, of a wrong shape, or with numbers that are not finite is dropped:
+    its users contribute zero.
+
+    Args:
+        results: answers of the nodes.
+        wanted: per sum its shape and the bound of one user's part.
+        asked: per registered node the number of users who were asked.
+        bounded: (array, bound) -> array within the bound.
+        step: number of the step that was announced.
     """
     totals = [np.zeros(shape) for shape, _ in wanted]
     shapes = [shape for shape, _ in wanted]
@@ -60,9 +71,14 @@ def totals_of(
 def judgements(
     results: Sequence[tuple[ClientProxy, EvaluateRes]], nodes: Mapping[str, int]
 ) -> dict[str, Any]:
-    """A simulation's errors summed over nodes; nodes: users of each.
+    """Return the errors of a simulation, summed over nodes.
 
-    Left out is who sends anything but errors, or not those that the nodes of most users send.
+    A node is left out if it sends anything but errors, or other errors than the nodes of most
+    users send.
+
+    Args:
+        results: answers of the nodes.
+        nodes: number of users per node.
     """
     told: dict[str, dict[str, Any]] = {}
     kinds: Counter[tuple[Any, ...]] = Counter()
@@ -89,5 +105,5 @@ def judgements(
 
 
 def kind_of(values: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What is told, and in which shapes."""
+    """Return names and shapes of the values that a node tells."""
     return tuple(sorted((name, np.shape(value)) for name, value in values.items()))

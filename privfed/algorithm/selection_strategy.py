@@ -35,11 +35,11 @@ from privfed.privacy.bounds import NormBound
 from privfed.privacy.clipping import SCORE
 
 LARGEST_GB = 2.0
-"""Candidates travel to every node in every round."""
+"""Largest size of the candidates, which travel to every node in every round."""
 AUTO_LARGEST = 4096
-"""The largest explicit net that `auto` takes."""
+"""Largest number of candidates of an explicit net that `auto` takes."""
 AUTO_POINTS = 64 * AUTO_LARGEST
-"""The largest grid that `auto` looks through for one."""
+"""Largest number of points of a grid that `auto` searches for such a net."""
 RADIUS = Number(lambda x: 1e-3 <= x <= 1, "must lie between 0.001 and 1")
 
 
@@ -161,7 +161,7 @@ class SelectionStrategy(PrivateStrategy):
         return {"pool": self.pool}
 
     def recall(self, memory: dict[str, Array]) -> None:
-        """Take them back."""
+        """Restore the candidates of the next round."""
         self.pool = memory["pool"]
 
     def notes(self) -> list[str]:

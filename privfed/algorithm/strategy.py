@@ -9,10 +9,10 @@ What an algorithm writes (nothing else is meant to be overridden):
     relations      neighbouring relations for which its sensitivities are known
     guarantee      what the guarantee rests on, where that depends on settings
     start()        the shared parameters before anything is released: public
-    phases()       what is asked, released and done with it, in order
+    phases()       what is asked, what is released, and how the model is updated, in order
     notes()        what a reader of the result should know besides the numbers
     memory()       what later rounds need besides the shared parameters: public arrays by name
-    recall()       takes the memory of an interrupted run back
+    recall()       restores the memory of an interrupted run
     diagnostics()  further figures of a simulation
 """
 
@@ -80,11 +80,11 @@ class PrivateStrategy(Strategy):
         self.shared: list[Array] = []
         """The shared parameters: public, and after the last step the published model."""
         self.clips: dict[str, Clip] = {}
-        """Clip norm of each sum, as of now; `auto` until it was measured."""
+        """Current clip norm of each sum; `auto` until it was measured."""
         self.plan: list[Step] = []
         """Every step of the run with its cost."""
         self.done = 0
-        """Number of steps that are over, in this process or before the run was resumed."""
+        """Number of finished steps, including those before the run was resumed."""
         self.started = False
         """Whether `shared` holds a model, rather than something that is still being prepared."""
         self.sums: dict[str, Any] = {}
@@ -94,11 +94,11 @@ class PrivateStrategy(Strategy):
     # What an algorithm writes.
 
     def start(self) -> list[Array]:
-        """Return the shared parameters before anything is released; the initialiser's by default."""
+        """Return the public start of the shared parameters; the initialiser's by default."""
         return self.initialiser.start(self.federation)
 
     def phases(self) -> list[Phase]:
-        """Return the phases of the algorithm; none releases nothing."""
+        """Return the phases of the algorithm; an empty list releases nothing."""
         return []
 
     def notes(self) -> list[str]:
@@ -110,7 +110,7 @@ class PrivateStrategy(Strategy):
         return {}
 
     def recall(self, memory: dict[str, Array]) -> None:
-        """Take the memory of an interrupted run back."""
+        """Restore the memory of an interrupted run."""
 
     def diagnostics(self, data: Any) -> dict[str, float]:
         """Return further figures of a simulation, from the model and fresh public users."""
@@ -125,7 +125,8 @@ class PrivateStrategy(Strategy):
         if set(init.gives) != set(self.publishes):
             gives, needs = ", ".join(init.gives), ", ".join(self.publishes)
             raise ConfigError(
-                f"init: the chosen initialiser gives {gives}, but this algorithm starts from {needs}"
+                f"init: the chosen initialiser gives {gives}, "
+                f"but this algorithm starts from {needs}"
             )
         return init
 
@@ -187,7 +188,7 @@ class PrivateStrategy(Strategy):
         ledger.check(costs, f"the {len(costs)} planned releases")
 
     def _configured_clips(self, phases: Sequence[Phase]) -> dict[str, Clip]:
-        """Clip norms as configured, unless `privacy.clip` says otherwise.
+        """Return the clip norms as configured, unless `privacy.clip` says otherwise.
 
         A number in `privacy.clip` replaces the one clip norm of the algorithm's own rounds; `auto`
         replaces all.
@@ -224,14 +225,14 @@ class PrivateStrategy(Strategy):
         return clips
 
     def bound(self, step: Step, name: str) -> Bound:
-        """Return the bound of one user's part of a sum, as of now."""
+        """Return the current bound of one user's part of a sum."""
         total = step.phase.named[name]
         if total.configurable:
             return NormBound(float(self.clips[name]))
         return current(total.bound, step.round)
 
     def shapes(self, step: Step) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each sum of a step by name, as of now."""
+        """Return the current shape of each sum of a step by name."""
         return {name: current(total.shape) for name, total in step.phase.named.items()}
 
     def costs(self, step: Step) -> list[tuple[str, Planned]]:
@@ -247,7 +248,7 @@ class PrivateStrategy(Strategy):
         return planned
 
     def _mu(self, total: float, part: float) -> float:
-        """Cost of one of several sums; each costs the same where the noise is fixed."""
+        """Return the cost of one of several sums; with fixed noise every sum costs `total`."""
         fixed = self.federation.privacy.noise_multiplier is not None
         return total if fixed else total * math.sqrt(part)
 
@@ -393,7 +394,11 @@ class PrivateStrategy(Strategy):
             self.started = True
 
     def _charged(self, step: Step, releases: Sequence[Release]) -> Release:
-        """Return the first release of a step; a step without one has used data unpaid for."""
+        """Return the first release of a step.
+
+        Raises:
+            RefutedError: if the step has no release: it used data that the ledger did not charge.
+        """
         if not releases:
             raise RefutedError(
                 f"step {self.done + 1} ({step.task}) used users' data without a release in the "
@@ -417,7 +422,7 @@ class PrivateStrategy(Strategy):
             self.clips[name] = measure.clip(answer, n, self.federation.privacy.quantile, last)
 
     def _finish(self, record: StepRecord) -> None:
-        """End the step: judge what is published, and hand the record on."""
+        """End the step: judge the model, and pass the record to `federation.on_step`."""
         record.seconds = time.perf_counter() - self._clock
         self.done += 1
         if self.federation.validate is not None and self.started:
@@ -454,12 +459,12 @@ class PrivateStrategy(Strategy):
         return [nodes[cid] for cid in self.federation.nodes if cid in nodes]
 
     def _present(self, client_manager: ClientManager) -> int:
-        """Number of users behind the nodes that are connected."""
+        """Return the number of users behind the nodes that are connected."""
         nodes = self._registered(client_manager)
         return sum(len(self.federation.nodes[node.cid]) for node in nodes)
 
     def _wait_for_quorum(self, client_manager: ClientManager, asked: dict[str, int]) -> None:
-        """Wait until enough users can answer; too long an absence stops the run, nothing lost."""
+        """Wait until enough users can answer; after `rejoin_timeout` stop the run resumably."""
         enough = self.federation.quorum * sum(asked.values())
         deadline = time.monotonic() + self.federation.rejoin_timeout
 
@@ -474,7 +479,7 @@ class PrivateStrategy(Strategy):
             time.sleep(0.05)
 
     def _stop_on(self, failures: list[Any]) -> None:
-        """Stop on any failure if strict, otherwise on mistakes that are not lost nodes."""
+        """Stop on any failure if strict, otherwise only on errors that are not lost nodes."""
         grave = (
             failures
             if self.federation.strict

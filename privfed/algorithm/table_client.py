@@ -1,12 +1,14 @@
-"""Users with rows of a table: what every algorithm on tables asks them, and how they are judged.
+"""Base of clients with rows of a table: the tasks of every algorithm on tables, and judging.
 
-    magnitudes   on which powers of two a user's values of each column without public bounds lie, as shares of its rows
-    locate       in which of 64 equal parts of the announced interval they lie, likewise
-    global       the ridge solution of a user's own rows to what the global model leaves over: (d + 1) x C
+    magnitudes   per column without public bounds: shares of the user's rows by power of two
+    locate       per such column: shares of the user's rows by 64th of the announced interval
+    global       ridge solution (d + 1) x C, fitted on the user's own rows to the residuals of the
+                 global model
 
-The mean of users' ridge solutions, added again and again, goes to the point where it vanishes: a global model. Directions in
-which users have data move at once, none can overshoot (a ridge solution never exceeds what it is fitted to), and no curvature
-has to be known.
+Adding the mean of the users' ridge solutions repeatedly converges to the point at which that mean
+vanishes: a global model. Directions in which users have data move at once. No direction can
+overshoot, because a ridge solution never exceeds what it is fitted to. No curvature has to be
+known.
 """
 
 from __future__ import annotations
@@ -28,13 +30,21 @@ from privfed.models.table_model import LIMIT, PARTS, TableModel, unscaled
 from privfed.privacy.clip_norms import NORMS
 
 RIDGE = Number(lambda x: 1e-6 <= x <= 1e6, "must lie between 1e-6 and 1e6")
-"""At such a strength no user's rows, however alike, make its equations singular, which would stop all
-other users of the node, too."""
+"""With such a strength no user's equations are singular, however similar its rows are.
+
+Singular equations would stop all other users of the node, too.
+"""
 OFFSET = 2.0
-"""Length of the constant feature in local solutions, in units of a row's: personal offsets are hardly shrunk."""
+"""Length of the constant feature in local solutions, in units of a row's length.
+
+It is large so that personal offsets are hardly shrunk.
+"""
 
 MOST = 1e80
-"""A larger error of one row is cut: of targets like 1e300, whose squares are no numbers, everybody else's should be told."""
+"""Largest error of one row.
+
+The square of a target like 1e300 overflows; the cap keeps the errors of all other rows readable.
+"""
 
 
 class TableClient(CohortClient):
@@ -51,7 +61,10 @@ class TableClient(CohortClient):
 
     @task
     def magnitudes(self, block: Block, shared: NDArrays, told: Announcement) -> Array:
-        """Shares of the rows by power of two for each column without bounds (B, c, bins); zeros are left out."""
+        """Return shares of the rows by power of two per column without bounds: (B, c, bins).
+
+        Zeros are left out.
+        """
         values, there = self._values(block)
         return shares(
             np.frexp(np.abs(values))[1] - 1 - NORMS.bottom, there & (values != 0), NORMS.size
@@ -59,10 +72,11 @@ class TableClient(CohortClient):
 
     @task
     def locate(self, block: Block, shared: NDArrays, told: Announcement) -> Array:
-        """Shares of the rows by place in the interval centre +- spread (B, c, PARTS).
+        """Return shares of the rows by position in the interval centre +- spread: (B, c, PARTS).
 
-        What lies outside counts at its ends where one is still looking for the values, and later not at all: tails that
-        gather there would pass for the middle.
+        In the first round, values outside count at the ends of the interval, because the values
+        are still being searched for. Later they do not count: tails that gather at the ends could
+        be taken for the middle.
         """
         values, there = self._values(block)
         low, width = (shared[0] - shared[1])[self.columns], 2 * shared[1][self.columns] / PARTS
@@ -71,7 +85,7 @@ class TableClient(CohortClient):
         return shares(np.clip(place, 0, PARTS - 1).astype(np.int64), seen, PARTS)
 
     def _values(self, block: Block) -> tuple[Array, Any]:
-        """Values (B, m, c) of the columns without public bounds, and where there are any."""
+        """Return values (B, m, c) of the columns without public bounds, and which are present."""
         both = np.concatenate(
             [block.rows.numbers.astype(np.float64), block.rows.y[..., None]], axis=2
         )[:, :, self.columns]
@@ -81,13 +95,26 @@ class TableClient(CohortClient):
     # Models.
 
     def encoded(self, block: Block, shared: NDArrays) -> tuple[TableModel, Array, Array]:
-        """The announced model, encoded rows X (B, m, d) and what its global part leaves over, R (B, m, C)."""
+        """Return the announced model, the encoded rows and the residuals of its global part.
+
+        Returns:
+            The model, X (B, m, d) and R (B, m, C).
+        """
         model = TableModel.of(self.schema, shared)
         X = model.rows(block.rows.numbers, block.rows.codes)
         return model, X, model.targets(block.rows.y) - model.base(X)
 
     def influences(self, X: Array, strength: float) -> tuple[Array, Array]:
-        """Rows h_j (B, m, 1 + d) of local ridge solutions, whose first feature is a constant of length (B,)."""
+        """Return the influence of each row on the local ridge solution.
+
+        Args:
+            X: encoded rows (B, m, d).
+            strength: strength of the ridge, in units of a row's mean square.
+
+        Returns:
+            Influences h_j (B, m, 1 + d), whose first feature is the constant, and the length (B,)
+            of that constant.
+        """
         square = ridge.lengths(X)
         length = OFFSET * np.sqrt(square)
         constant = np.broadcast_to(length[:, None, None], (*X.shape[:2], 1))
@@ -95,7 +122,7 @@ class TableClient(CohortClient):
 
     @task("global")
     def solutions(self, block: Block, shared: NDArrays, told: Announcement) -> Array:
-        """Each user's ridge solution (B, 1 + d, C)."""
+        """Return each user's ridge solution (B, 1 + d, C)."""
         _, X, R = self.encoded(block, shared)
         H, length = self.influences(X, self.ridge)
         H[:, :, 0] *= length[:, None]
@@ -104,17 +131,17 @@ class TableClient(CohortClient):
     # Judging: simulations only.
 
     def heads(self, block: Block, shared: NDArrays) -> Array:
-        """V_i (B, 1 + k, C) of the personal models."""
+        """Return the heads V_i (B, 1 + k, C) of the personal models."""
         model, X, _ = self.encoded(block, shared)
         return model.fit(X, model.targets(block.rows.y))
 
     def own_errors(self, block: Any, shared: NDArrays) -> Array:
-        """Mean error (B,) on each user's held-out rows; 0 for who has none."""
+        """Return the mean error (B,) on each user's held-out rows; 0 for users who have none."""
         return self.errors(block, shared, self.heads(block, shared))
 
     @np.errstate(over="ignore", invalid="ignore")
     def errors(self, block: Block, shared: NDArrays, V: Array) -> Array:
-        """The same of given heads (B, 1 + k, C)."""
+        """Return the mean error (B,) on each user's held-out rows with heads V (B, 1 + k, C)."""
         assert block.held is not None and block.whose is not None
         model = TableModel.of(self.schema, shared)
         X = model.rows(block.held.numbers, block.held.codes)
@@ -122,18 +149,24 @@ class TableClient(CohortClient):
 
     @staticmethod
     def means(block: Block, losses: Array) -> Array:
-        """Mean over each user's held-out rows: losses (t,) -> (B,). None counts as more than MOST, nor as no number."""
+        """Return the mean over each user's held-out rows: losses (t,) -> (B,).
+
+        Losses are capped at MOST; NaN counts as MOST.
+        """
         assert block.whose is not None and block.judging is not None
         total = np.bincount(block.whose, np.fmin(losses, MOST), minlength=len(block))
         return np.asarray(total / np.maximum(block.judging, 1))
 
     def rival_errors(self, block: Any) -> dict[str, Array]:
-        """Each user alone."""
+        """Return the errors (B,) of each user alone."""
         return {"alone": self.alone(block)}
 
     @np.errstate(over="ignore", invalid="ignore")
     def alone(self, block: Block) -> Array:
-        """Errors (B,) of users who have only their own rows: columns in their own units, ridge toward their own mean."""
+        """Return the errors (B,) of users who have only their own rows.
+
+        Each user scales columns by its own rows and fits a ridge regression toward its own mean.
+        """
         assert block.held is not None and block.whose is not None
         numbers = block.rows.numbers.astype(np.float64)
         there = np.isfinite(numbers)
@@ -166,7 +199,16 @@ class TableClient(CohortClient):
 
 
 def shares(places: NDArray[Any], there: NDArray[np.bool_], size: int) -> Array:
-    """Counts of places (B, m, c) in 0..size-1 as shares of a user's m rows: (B, c, size), of norm at most 1 for each column."""
+    """Return how the rows of each user are distributed over bins, as shares of its m rows.
+
+    Args:
+        places: bin 0..size-1 of each value, (B, m, c).
+        there: whether a value counts, (B, m, c).
+        size: number of bins.
+
+    Returns:
+        Shares (B, c, size), of norm at most 1 per user and column.
+    """
     B, m, c = places.shape
     cell = np.arange(B)[:, None, None] * c + np.arange(c)
     flat = cell * size + np.clip(places, 0, size - 1)

@@ -36,7 +36,7 @@ from privfed.privacy.settings import Clip
 
 STEP, ZOOMS, HALF = 1.5, 2, 0.5
 MANY = 5
-"""Number of columns without bounds that the whole share for scales is meant for."""
+"""Number of columns without bounds from which on the whole share for scales is used."""
 QUARTILES = 1.349
 """Distance of a Gaussian's quartiles, in standard deviations."""
 ASSUMED = (
@@ -86,7 +86,7 @@ class TableStrategy(PrivateStrategy):
         if self.columns:
             c = len(self.columns)
             bound = NormBound(math.sqrt(c))
-            less = min(1.0, c / MANY)  # the fewer columns, the less noise hides where they lie
+            less = min(1.0, c / MANY)  # with fewer columns less budget gives the same accuracy
             phases = [
                 Phase(
                     "magnitudes",
@@ -120,7 +120,7 @@ class TableStrategy(PrivateStrategy):
             measurement=measured,
         )
 
-    # What becomes of what was released.
+    # Updates from released means.
 
     def set_intervals(self, t: int, mean: Array) -> list[Array]:
         """Set intervals +-B, up to the power of two where half of the values are."""
@@ -131,7 +131,7 @@ class TableStrategy(PrivateStrategy):
         return self._scaled(np.zeros(len(tops)), 2.0 ** (np.array(tops) + NORMS.bottom))
 
     def narrow_intervals(self, t: int, mean: Array) -> list[Array]:
-        """Narrow intervals around half of the values; after the last time, centre and spread."""
+        """Narrow intervals around half of the values; the last time, set centre and spread."""
         noise = self.noise_std("locate")
         centre, half = self.model.centre[self.columns], self.model.spread[self.columns]
         runs = [fullest(column, noise) or (0, PARTS) for column in mean]
@@ -160,7 +160,7 @@ class TableStrategy(PrivateStrategy):
         return {"guessed": self.guessed}
 
     def recall(self, memory: dict[str, Array]) -> None:
-        """Take them back; the model is what is shared."""
+        """Restore which scales were guessed; the model is read from the shared parameters."""
         self.model = TableModel.of(self.schema, self.shared)
         self.guessed = memory["guessed"]
 
@@ -190,7 +190,7 @@ def fullest(column: Array, noise: float) -> tuple[int, int] | None:
     sums = np.concatenate([[0.0], np.cumsum(column)])
     for width in range(1, len(column) + 1):
         mass = sums[width:] - sums[:-width]
-        # Noise that gathers in a run must not pass for values.
+        # The margin of three standard deviations keeps noise from being taken for values.
         if mass.max() >= HALF + 3 * noise * math.sqrt(width):
             first = int(np.argmax(mass))
             return first, first + width

@@ -1,1 +1,1 @@
-"""The figures that scripts/reproduce.py can make, one module a paper."""
+"""The figures that scripts/reproduce.py can make, one module per paper."""

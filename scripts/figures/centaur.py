@@ -1,4 +1,4 @@
-"""CENTAUR's initialiser: does picking among several private power methods pay?"""
+"""CENTAUR's initialiser: does choosing among several private power methods help?"""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import statistics
 from figures.common import Figure, Line, Row, draw, plt, runs
 
 NEAR = 0.3
-"""A start counts as found below this distance."""
+"""Distance to the true representation below which a start counts as successful."""
 EPSILONS = ("0.5", "1", "2", "4", "8")
 COPIES = 5
 
 
 def initialiser(seeds: int) -> tuple[list[Row], plt.Figure, str]:
-    """Success probability of one power method and of the cross-validated choice, at the same total budget."""
+    """Make the figure: success probability of one power method and of the best of several.
+
+    Both have the same total budget.
+    """
     size = (
         "algo=centaur",
         "init=ppm",
@@ -65,10 +68,11 @@ def initialiser(seeds: int) -> tuple[list[Row], plt.Figure, str]:
     }
     success = "; ".join(f"{name} {share}" for name, share in shares.items())
     paragraph = f"""
-n=4000, d=20, k=2, m=10, {seeds} seeds. Share of runs whose start lies within {NEAR} of the true representation, at epsilon
-{", ".join(EPSILONS)}: {success}. All copies of a power method are charged, so each of {COPIES} has sqrt({COPIES}) times
-the noise of one alone: picking by agreement guards against a bad random start, which is what a single power method fails
-by however large its budget, and pays where the budget is ample; where it is tight the noise of many copies loses more.
+n=4000, d=20, k=2, m=10, {seeds} seeds. Share of runs whose start lies within {NEAR} of the true
+representation, at epsilon {", ".join(EPSILONS)}: {success}. All copies of a power method are
+charged, so each of {COPIES} has sqrt({COPIES}) times the noise of one alone: picking by agreement
+guards against a bad random start, which is what a single power method fails by however large its
+budget, and pays where the budget is ample; where it is tight the noise of many copies loses more.
 PMPR's spectral initialiser needs one release and no start at all.
 """
     return rows, picture, paragraph

@@ -1,4 +1,4 @@
-"""What all figures share: many runs on all cores with progress, a table of means, a picture and a paragraph."""
+"""What all figures share: runs on all cores with progress, a table, a picture and a paragraph."""
 
 from __future__ import annotations
 
@@ -34,7 +34,14 @@ Metrics = dict[str, float]
 
 @dataclass(frozen=True)
 class Figure:
-    """One reproduction: `make(seeds)` returns table, picture and paragraph. runs: the file that keeps its runs, if any does."""
+    """One reproduction.
+
+    Attributes:
+        title: title of the figure.
+        make: seeds -> table, picture and paragraph.
+        seeds: default number of runs per point.
+        runs: file in which its runs are saved; empty if they are not.
+    """
 
     title: str
     make: Callable[..., tuple[list[Row], plt.Figure, str]]
@@ -44,7 +51,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Line:
-    """One curve with its spread over seeds, or a level across the picture (one y, no x)."""
+    """One curve with its spread over seeds, or a horizontal line (one y, no x)."""
 
     name: str
     y: Sequence[float]
@@ -54,18 +61,21 @@ class Line:
 
 
 def nobody(users: int = 0) -> Any:
-    """In the place of users to validate on, where nobody looks at what is found with them."""
+    """Return None in place of validation users, for runs whose validation is not used."""
     return None
 
 
 @cache
 def settings(overrides: tuple[str, ...]) -> DictConfig:
-    """The configuration of runs that differ in eps and seed only; composing takes a fifth of a short run's time."""
+    """Return the configuration of runs that differ in eps and seed only.
+
+    It is cached, because composing takes a fifth of the time of a short run.
+    """
     return compose([*overrides, "runtime.threads=1", "runtime.nodes=1"])
 
 
 def one(overrides: Sequence[str]) -> Metrics:
-    """Metrics of one run, with the distance of the initialiser's start where there is one."""
+    """Return the metrics of one run, with the distance of the initialiser's start if it has one."""
     apart = {
         key: float(value)
         for key, _, value in (o.partition("=") for o in overrides)
@@ -87,7 +97,15 @@ def one(overrides: Sequence[str]) -> Metrics:
 def runs(
     cases: Mapping[Any, Sequence[str]], seeds: int | Iterable[int]
 ) -> dict[Any, list[Metrics]]:
-    """All cases for all seeds, one run a core at a time; progress with the time left."""
+    """Run all cases for all seeds, one run per core at a time; print progress and time left.
+
+    Args:
+        cases: overrides by key.
+        seeds: number of seeds, or the seeds.
+
+    Returns:
+        Metrics per key, in the order of the seeds.
+    """
     numbers = list(range(seeds) if isinstance(seeds, int) else seeds)
     jobs = [
         (key, [*overrides, f"seed={seed}"]) for key, overrides in cases.items() for seed in numbers
@@ -118,12 +136,12 @@ def mean(results: Sequence[Metrics], name: str) -> float:
 
 
 def spread(results: Sequence[Metrics], name: str) -> float:
-    """Standard deviation over the seeds."""
+    """Return the standard deviation over the seeds."""
     return statistics.stdev(result[name] for result in results) if len(results) > 1 else 0.0
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float:
-    """Of the straight line that fits log y over log x best."""
+    """Return the slope of the straight line that fits log y over log x best."""
     return statistics.linear_regression([math.log(a) for a in x], [math.log(b) for b in y]).slope
 
 
@@ -135,14 +153,17 @@ def draw(
     title: str = "",
     log: str = "xy",
 ) -> None:
-    """Lines with error bars of one standard deviation (none where it is 0: a single seed), levels dashed."""
+    """Draw curves with error bars of one standard deviation, and dashed horizontal lines.
+
+    A standard deviation of 0, that of a single seed, gets no bar.
+    """
     colours = plt.rcParams["axes.prop_cycle"].by_key()["color"]
     for i, line in enumerate(lines):
         colour = colours[i % len(colours)]
         if not line.x:
             axes.axhline(line.y[0], linestyle="--", linewidth=1.2, color=colour, label=line.name)
             continue
-        # On a logarithmic axis a bar must not reach zero.
+        # On a logarithmic axis an error bar must not reach zero.
         up = [s or math.nan for s in line.spread]
         bars = [[min(s, 0.9 * y) for s, y in zip(up, line.y, strict=True)], up] if up else None
         axes.errorbar(
@@ -171,7 +192,7 @@ def draw(
 def write(
     name: str, figure: Figure, rows: list[Row], picture: plt.Figure, paragraph: str, seconds: float
 ) -> None:
-    """docs/figures/NAME.csv, .png and .md."""
+    """Write docs/figures/NAME.csv, .png and .md."""
     parts = [part.strip() for part in paragraph.strip().split("\n\n")]
     paragraph = "\n\n".join(
         part if part[0] == "|" else textwrap.fill(" ".join(part.split()), 120) for part in parts
@@ -186,7 +207,10 @@ def write(
     took = f"took {seconds:.0f} s on 2 cores"
     if figure.runs:
         hours = sum(row.get("seconds", 0.0) for row in rows) / 3600
-        took = f"goes on from [the runs there are](figures/{figure.runs}), which took {hours:.1f} hours, run by run"
+        took = (
+            f"goes on from [the runs there are](figures/{figure.runs}), which took {hours:.1f} "
+            "hours, run by run"
+        )
     command = f"`python scripts/reproduce.py {name}` {took}; [the numbers](figures/{name}.csv)."
     text = (
         f"## {figure.title}\n\n![{figure.title}](figures/{name}.png)\n\n{paragraph}\n\n{command}\n"
@@ -196,13 +220,14 @@ def write(
 
 
 def assemble(names: Sequence[str]) -> None:
-    """docs/results.md from the figures that have been made."""
+    """Write docs/results.md from the figures that have been made."""
     parts = [
         (FOLDER / f"{name}.md").read_text() for name in names if (FOLDER / f"{name}.md").exists()
     ]
     head = (
-        "# Results\n\nEverything below is made by one command each, with the total budget charged (initialiser and private "
-        "clip norms included), replace-one neighbours and delta 1e-6 unless said otherwise. Error bars are one standard "
-        "deviation over the seeds. This page is put together by `scripts/reproduce.py`.\n"
+        "# Results\n\nEverything below is made by one command each, with the total budget charged "
+        "(initialiser and private clip norms included), replace-one neighbours and delta 1e-6 "
+        "unless said otherwise. Error bars are one standard deviation over the seeds. This page is "
+        "put together by `scripts/reproduce.py`.\n"
     )
     (DOCS / "results.md").write_text("\n".join([head, *parts]))

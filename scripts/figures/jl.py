@@ -9,7 +9,7 @@ METRICS = ("risk", "risk_random", "risk_standalone", "risk_oracle", "distortion"
 
 
 def dimension(seeds: int) -> tuple[list[Row], plt.Figure, str]:
-    """0-1 risk against d at a fixed sketch, with ten selections and with the paper's one."""
+    """Make the figure: 0-1 risk against d at a fixed sketch, with ten selections and with one."""
     methods = {"ten selections": (), "one selection": ("rounds=1",)}
     cases = {
         (name, d): ("algo=jlmargin", "eps=2", f"data.d={d}", *more)
@@ -44,15 +44,17 @@ def dimension(seeds: int) -> tuple[list[Row], plt.Figure, str]:
     one = ", ".join(f"{at['one selection', d]['risk']:.3f}" for d in DIMENSIONS)
     gap = at["ten selections", 5000]["risk"] - at["ten selections", 50]["risk"]
     paragraph = f"""
-n=2000, m=40, k=2, margin .2 (a perfect embedding has no margin loss), sketch of 48 dimensions, epsilon 2, delta 0,
-{seeds} seeds, at d = {", ".join(map(str, DIMENSIONS))}: risk {values["risk"]}, {gap:+.3f} from the smallest d to the largest;
-with the paper's single selection {one}; own heads on an uninformed random embedding {values["risk_random"]}; distortion of
-the sketch {values["distortion"]}. The promise holds: nothing after the sketch knows d.
+n=2000, m=40, k=2, margin .2 (a perfect embedding has no margin loss), sketch of 48 dimensions,
+epsilon 2, delta 0, {seeds} seeds, at d = {", ".join(map(str, DIMENSIONS))}: risk {values["risk"]},
+{gap:+.3f} from the smallest d to the largest; with the paper's single selection {one}; own heads on
+an uninformed random embedding {values["risk_random"]}; distortion of the sketch
+{values["distortion"]}. The promise holds: nothing after the sketch knows d.
 
-Two remarks. The cover that the theorem needs has more than 10^100 members here, and among 512 random candidates none is good;
-selecting ten times, each time among candidates around what was published before, is as private and finds one. And on this
-problem users need no federation: with 40 examples of such a margin each user alone (ridge) has {alone}. The
-theorem's own term sqrt(1 / (m rho^2)) is what a user's large-margin classifier has by itself.
+Two remarks. The cover that the theorem needs has more than 10^100 members here, and among 512
+random candidates none is good; selecting ten times, each time among candidates around what was
+published before, is as private and finds one. And on this problem users need no federation: with 40
+examples of such a margin each user alone (ridge) has {alone}. The theorem's own term sqrt(1 / (m
+rho^2)) is what a user's large-margin classifier has by itself.
 """
     return rows, picture, paragraph
 

@@ -1,4 +1,4 @@
-"""Long runs, each kept in a file as soon as it is over, by its overrides, and never repeated."""
+"""Long runs, each saved in a file as soon as it is finished, by its overrides; none is repeated."""
 
 from __future__ import annotations
 
@@ -16,37 +16,43 @@ FILE = "centaur-runs.jsonl"
 
 
 def one(overrides: Sequence[str]) -> dict[str, Any]:
-    """Errors of the users and of fresh users (None: nobody was judged on the way), and what it took."""
+    """Run once; return errors of the users and of fresh users, epsilon and seconds.
+
+    The accuracy of fresh users is None if they were not judged during the run.
+    """
     outcome = Experiment(compose(overrides)).run()
     fresh = outcome.rows[-1]["risk"] if outcome.rows else None
     metrics, spent = outcome.result["metrics"], outcome.result["time"]
     risk, alone = metrics["risk"], metrics.get("risk_standalone")
     return {
-        "accuracy": 1 - risk, "risk": risk, "validation_accuracy": None if fresh is None else 1 - fresh,
+        "accuracy": 1 - risk,
+        "risk": risk,
+        "validation_accuracy": None if fresh is None else 1 - fresh,
         **({} if alone is None else {"alone": 1 - alone}),
-        "epsilon": outcome.result["privacy"]["epsilon"], "seconds": round(spent["total_s"], 1),
-    }  # fmt: skip
+        "epsilon": outcome.result["privacy"]["epsilon"],
+        "seconds": round(spent["total_s"], 1),
+    }
 
 
 def kept() -> dict[tuple[str, ...], dict[str, Any]]:
-    """All runs that are over, by their overrides."""
+    """Return all finished runs by their overrides."""
     path = common.FOLDER / FILE
     lines = path.read_text().splitlines() if path.exists() else []
     return {tuple(run.pop("run")): run for run in map(json.loads, lines)}
 
 
 def keep(overrides: Sequence[str], found: Mapping[str, Any]) -> None:
-    """A line more; several processes may do so at once."""
+    """Append a finished run to the file; several processes may do so at once."""
     common.FOLDER.mkdir(parents=True, exist_ok=True)
     with (common.FOLDER / FILE).open("a") as file:
         file.write(json.dumps({"run": list(overrides), **found}) + "\n")
 
 
 def results(todo: Sequence[list[str]], jobs: int) -> Iterator[tuple[list[str], dict[str, Any]]]:
-    """Runs as they end: one at a time on all cores, or several with a core each."""
+    """Yield runs as they finish: one at a time on all cores, or `jobs` at a time, one per core."""
     if jobs == 1:
         for overrides in todo:
-            if tuple(overrides) not in kept():  # another process may have been here
+            if tuple(overrides) not in kept():  # another process may have finished it meanwhile
                 yield overrides, one(overrides)
         return
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:

@@ -1,7 +1,8 @@
 """CENTAUR's Table 1 and Figure 1: six ways to personalise networks on images, at the same budget.
 
-Runs are long, so each is kept in docs/figures/centaur-runs.jsonl as soon as it is over, by its settings, and never repeated:
-parts can be run one after the other, and tables are put together from what there is.
+Runs are long. So each is saved in docs/figures/centaur-runs.jsonl as soon as it is finished, by its
+settings, and is never repeated. Parts can be run one after the other. Tables are assembled from the
+finished runs.
 """
 
 from __future__ import annotations
@@ -23,13 +24,22 @@ SIZES = {"fashion": ("1000", "2000"), "cifar10": ("500",)}
 TITLES = {"fashion": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 SOURCES = {"fashion": "fashion_mnist", "cifar10": "cifar10"}
 CURVES = ("centaur", "fedavg_ft", "headmean")
-"""What the figure shows, beside users alone."""
+"""Methods that the figure shows, beside users alone."""
 EPSILONS = ("0.125", "0.25", "0.5", "1", "2", "4")
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What is run of what is missing; nothing with `assemble`. rounds: on CIFAR-10; full: there as in the paper."""
+    """Which of the missing runs are run.
+
+    Attributes:
+        methods: methods to run.
+        data: data sets to run on.
+        jobs: runs at a time.
+        rounds: rounds on CIFAR-10.
+        full: whether CIFAR-10 is run as in the paper.
+        assemble: whether nothing is run, and the finished runs are only assembled.
+    """
 
     methods: Sequence[str] = METHODS
     data: Sequence[str] = tuple(SIZES)
@@ -44,7 +54,7 @@ EVERYTHING = Choice()
 
 @dataclass(frozen=True)
 class Case:
-    """A cell of the table or a point of the figure; users alone have neither relation nor epsilon."""
+    """A cell of the table or a point of the figure; users alone have no relation and no epsilon."""
 
     data: str
     n: str
@@ -53,7 +63,7 @@ class Case:
     eps: str = "-"
 
     def overrides(self, choice: Choice) -> list[str]:
-        """As on the command line."""
+        """Return the settings as on the command line."""
         if self.method == "headmean":
             made = [f"data={SOURCES[self.data]}", "algo=headmean", f"data.n={self.n}"]
             return [*made, f"eps={self.eps}", f"neighbouring={self.relation}"]
@@ -68,14 +78,14 @@ class Case:
         return made
 
     def chosen(self, choice: Choice) -> bool:
-        """Whether it is to be run."""
+        """Return whether the case is to be run."""
         return self.method in choice.methods and self.data in choice.data
 
 
 def runs(
     cases: Mapping[Case, Sequence[str]], seeds: int, choice: Choice = EVERYTHING
 ) -> dict[Case, list[Metrics]]:
-    """What is known of all cases, after running those that are chosen."""
+    """Run the chosen cases that are missing; return the finished runs of all cases."""
     wanted = [
         [*overrides, f"seed={seed}"]
         for case, overrides in cases.items()
@@ -93,7 +103,8 @@ def runs(
         keep(overrides, found)
         left = (time.perf_counter() - started) / i * (len(todo) - i)
         print(
-            f"  {i}/{len(todo)} runs, {left:.0f} s left; {' '.join(overrides)}: {found['accuracy']:.2%}",
+            f"  {i}/{len(todo)} runs, {left:.0f} s left; {' '.join(overrides)}: "
+            f"{found['accuracy']:.2%}",
             flush=True,
         )
     done = kept()
@@ -105,29 +116,44 @@ def runs(
 
 
 def rows_of(found: Mapping[Case, Sequence[Metrics]]) -> list[Row]:
-    """Means over the seeds, in per cent; empty where nothing is known. Seconds are counted once, where cases share runs."""
+    """Return means over the seeds, in per cent; empty if a case has no runs.
+
+    Seconds are counted once if several cases share runs.
+    """
     rows, counted = [], set()
     for case, some in found.items():
         row: Row = {
-            "data": case.data, "n": case.n, "method": case.method, "neighbouring": case.relation,
-            "eps": case.eps, "accuracy": "", "sd": "", "validation": "", "alone": "", "seeds": len(some), "seconds": 0.0,
-        }  # fmt: skip
+            "data": case.data,
+            "n": case.n,
+            "method": case.method,
+            "neighbouring": case.relation,
+            "eps": case.eps,
+            "accuracy": "",
+            "sd": "",
+            "validation": "",
+            "alone": "",
+            "seeds": len(some),
+            "seconds": 0.0,
+        }
         if some:
             fresh = [run for run in some if run.get("validation_accuracy") is not None]
             alone = [run for run in some if run.get("alone") is not None]
             row |= {
-                "accuracy": round(100 * (1 - mean(some, "risk")), 3), "sd": round(100 * spread(some, "risk"), 3),
+                "accuracy": round(100 * (1 - mean(some, "risk")), 3),
+                "sd": round(100 * spread(some, "risk"), 3),
                 "validation": round(100 * mean(fresh, "validation_accuracy"), 3) if fresh else "",
                 "alone": round(100 * mean(alone, "alone"), 3) if alone else "",
-                "seconds": round(sum(run.get("seconds", 0.0) for run in some if id(run) not in counted), 1),
-            }  # fmt: skip
+                "seconds": round(
+                    sum(run.get("seconds", 0.0) for run in some if id(run) not in counted), 1
+                ),
+            }
             counted |= {id(run) for run in some}
         rows.append(row)
     return rows
 
 
 def cases(data: str) -> Iterator[Case]:
-    """The cells of the table."""
+    """Yield the cells of the table."""
     for n in SIZES[data]:
         for method in METHODS:
             for relation in RELATIONS if method != "standalone" else ("-",):
@@ -135,7 +161,7 @@ def cases(data: str) -> Iterator[Case]:
 
 
 def table(seeds: int, choice: Choice = EVERYTHING) -> tuple[list[Row], plt.Figure, str]:
-    """Accuracy of all methods on all data at epsilon 1."""
+    """Make the table: accuracy of all methods on all data at epsilon 1."""
     found: dict[Case, list[Metrics]] = {}
     for data in SIZES:
         networks = {
@@ -162,7 +188,7 @@ def table(seeds: int, choice: Choice = EVERYTHING) -> tuple[list[Row], plt.Figur
 
 
 def at(rows: Sequence[Row], **wanted: str) -> Row:
-    """The row with these entries."""
+    """Return the row with these entries."""
     return next(
         row
         for row in rows
@@ -177,7 +203,7 @@ def cell(row: Row) -> str:
 
 
 def grid(rows: Sequence[Row]) -> str:
-    """The markdown table; the last column is users alone with headmean's features."""
+    """Return the Markdown table; the last column is users alone with headmean's features."""
     lines = [
         f"| data | neighbours | {' | '.join(METHODS)} | alone, same features |",
         "|---" * (3 + len(METHODS)) + "|",
@@ -191,13 +217,14 @@ def grid(rows: Sequence[Row]) -> str:
                 ]
                 alone = f"{some[-1]['alone']:.1f}" if some[-1]["alone"] != "" else "-"
                 lines.append(
-                    f"| {TITLES[data]}, n={n} | {relation} | {' | '.join(map(cell, some))} | {alone} |"
+                    f"| {TITLES[data]}, n={n} | {relation} | {' | '.join(map(cell, some))} | "
+                    f"{alone} |"
                 )
     return "\n".join(lines)
 
 
 def bars(rows: Sequence[Row]) -> plt.Figure:
-    """A panel for each data set and size, a bar for each relation."""
+    """Draw one panel per data set and size, with one bar per method and relation."""
     panels = [(data, n) for data, sizes in SIZES.items() for n in sizes]
     picture, axes = plt.subplots(1, len(panels), figsize=(5 * len(panels), 4.4))
     for axis, (data, n) in zip(axes, panels, strict=True):
@@ -222,25 +249,26 @@ def bars(rows: Sequence[Row]) -> plt.Figure:
 
 
 def words(rows: Sequence[Row]) -> str:
-    """What the table says."""
+    """Return the paragraph about the table."""
     made, seeds = sum(bool(row["seeds"]) for row in rows), max(row["seeds"] for row in rows)
     return f"""
-Accuracy in per cent on each user's own test images, epsilon 1, delta 1e-5, S=5 classes a user: mean over up to {seeds} seeds
-(standard deviation; one seed where none is told).
-Networks have the paper's settings (presets `centaur-fashion` and `centaur-cifar10`). {made} of
-{len(rows)} cells are known. Users alone release nothing. {" ".join(ranks(rows))}
+Accuracy in per cent on each user's own test images, epsilon 1, delta 1e-5, S=5 classes a user: mean
+over up to {seeds} seeds (standard deviation; one seed where none is told). Networks have the
+paper's settings (presets `centaur-fashion` and `centaur-cifar10`). {made} of {len(rows)} cells are
+known. Users alone release nothing. {" ".join(ranks(rows))}
 
-What stands in the way of networks is their number of parameters. Under replace-one the noise of a single round is
-{noise_length(1000, 40, "fashion"):.0f} times as long as the mean update can be with the MLP and n=1000
-({noise_length(2000, 40, "fashion"):.0f} times with n=2000), and {noise_length(500, 200, "cifar10"):.0f} times with LeNet,
-n=500 and the paper's 200 rounds. The
-representation becomes one with large random weights.{quieter(rows)} `headmean` releases 1,400 numbers once instead: its
-noise is {2 * math.sqrt(1400) / (gaussian_mu(1, 1e-5) * 500):.2f} times as long as the mean can be with n=500.
+What stands in the way of networks is their number of parameters. Under replace-one the noise of a
+single round is {noise_length(1000, 40, "fashion"):.0f} times as long as the mean update can be with
+the MLP and n=1000 ({noise_length(2000, 40, "fashion"):.0f} times with n=2000), and
+{noise_length(500, 200, "cifar10"):.0f} times with LeNet, n=500 and the paper's 200 rounds. The
+representation becomes one with large random weights.{quieter(rows)} `headmean` releases 1,400
+numbers once instead: its noise is {2 * math.sqrt(1400) / (gaussian_mu(1, 1e-5) * 500):.2f} times as
+long as the mean can be with n=500.
 """
 
 
 def ranks(rows: Sequence[Row]) -> Iterator[str]:
-    """Where all of the paper's methods are known: in which order they come."""
+    """Yield the order of the paper's methods, for all settings in which all of them were run."""
     for data, sizes in SIZES.items():
         for n in sizes:
             for relation in RELATIONS:
@@ -250,11 +278,14 @@ def ranks(rows: Sequence[Row]) -> Iterator[str]:
                 ]
                 if all(row["seeds"] for row in some):
                     order = sorted(some, key=lambda row: -row["accuracy"])
-                    yield f"{TITLES[data]}, n={n}, {relation}: {' > '.join(row['method'] for row in order)}."
+                    yield (
+                        f"{TITLES[data]}, n={n}, {relation}: "
+                        f"{' > '.join(row['method'] for row in order)}."
+                    )
 
 
 def quieter(rows: Sequence[Row]) -> str:
-    """What CENTAUR reaches on Fashion-MNIST, n=1000, with less noise, where that is known."""
+    """Return what CENTAUR reaches on Fashion-MNIST, n=1000, with less noise, if it was run."""
     without = next(row for row in rows if row["eps"] == "inf")
     both = [
         at(rows, method="centaur", data="fashion", n="1000", neighbouring=relation)
@@ -264,20 +295,24 @@ def quieter(rows: Sequence[Row]) -> str:
         return ""
     full, half = map(cell, both)
     return (
-        " Less noise is no help, as heads hardly learn on the small features of a fresh network: on Fashion-MNIST with n=1000 "
-        f"CENTAUR is at {full} under replace-one, at {half} with add-remove's half of that noise, at {cell(without)} with none."
+        " Less noise is no help, as heads hardly learn on the small features of a fresh network: "
+        f"on Fashion-MNIST with n=1000 CENTAUR is at {full} under replace-one, at {half} with "
+        f"add-remove's half of that noise, at {cell(without)} with none."
     )
 
 
 def noise_length(n: int, rounds: int, data: str) -> float:
-    """Length of a round's noise in units of the clip norm, replace-one, epsilon 1, with CENTAUR's networks."""
+    """Return the length of a round's noise in units of the clip norm.
+
+    It is that of replace-one and epsilon 1, with CENTAUR's networks.
+    """
     cfg = compose([f"preset=centaur-{data}"])
     parameters = sum(math.prod(size) for size in build(cfg.model)().sizes(whole=False))
     return 2 * math.sqrt(rounds * parameters) / (gaussian_mu(1, 1e-5) * n)
 
 
 def curve(seeds: int, choice: Choice = EVERYTHING) -> tuple[list[Row], plt.Figure, str]:
-    """Accuracy against epsilon on Fashion-MNIST, n=2000."""
+    """Make the figure: accuracy against epsilon on Fashion-MNIST, n=2000."""
     points = [
         Case("fashion", "2000", method, "replace-one", eps) for method in CURVES for eps in EPSILONS
     ]
@@ -305,15 +340,15 @@ def curve(seeds: int, choice: Choice = EVERYTHING) -> tuple[list[Row], plt.Figur
 
 
 def curve_words(rows: Sequence[Row]) -> str:
-    """What the figure says."""
+    """Return the paragraph about the figure."""
     said, seeds = [], max(row["seeds"] for row in rows)
     for method in dict.fromkeys(row["method"] for row in rows):
         cells = [cell(row) for row in rows if row["method"] == method]
         said.append(f"{method} {', '.join(cells)}")
     return f"""
-Fashion-MNIST, n=2000, S=5, delta 1e-5, replace-one, up to {seeds} seeds (one where no deviation is told).
-Accuracy in per cent (standard
-deviation) at epsilon {", ".join(EPSILONS)}: {"; ".join(said)}. Users alone release nothing, so theirs is one level.
+Fashion-MNIST, n=2000, S=5, delta 1e-5, replace-one, up to {seeds} seeds (one where no deviation is
+told). Accuracy in per cent (standard deviation) at epsilon {", ".join(EPSILONS)}:
+{"; ".join(said)}. Users alone release nothing, so theirs is one level.
 """
 
 

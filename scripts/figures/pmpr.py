@@ -8,7 +8,7 @@ EPSILONS = ("1", "2", "4", "6", "8")
 
 
 def table(results: dict[tuple[str, str], list[dict[str, float]]], *metrics: str) -> list[Row]:
-    """Rows of (method, eps) with means and standard deviations."""
+    """Return rows of (method, eps) with means and standard deviations."""
     return [
         {"method": method, "eps": eps, "seeds": len(found)}
         | {metric: mean(found, metric) for metric in metrics}
@@ -20,7 +20,7 @@ def table(results: dict[tuple[str, str], list[dict[str, float]]], *metrics: str)
 def lines(
     rows: list[Row], methods: dict[str, str], levels: dict[str, str], metric: str = "mse"
 ) -> list[Line]:
-    """Curves of some methods, and dashed levels of those that do not depend on epsilon."""
+    """Return curves of `methods`, and horizontal lines of `levels`, independent of epsilon."""
     curves = []
     for method, name in methods.items():
         mine = [row for row in rows if row["method"] == method and row["eps"] != "inf"]
@@ -31,7 +31,10 @@ def lines(
 
 
 def ladder() -> dict[str, tuple[str, ...]]:
-    """From Priv-AltMin as written, on a spectral start, to the default, one remedy at a time."""
+    """Return the steps from Priv-AltMin as written, on a spectral start, to the default.
+
+    Each step adds one remedy.
+    """
     steps = {
         "altmin published, spectral start": ("preset=dpmp", "init=spectral", "init.clip=0.1"),
         "users clipped as a whole": (
@@ -53,7 +56,7 @@ def ladder() -> dict[str, tuple[str, ...]]:
 
 
 def figure1(seeds: int) -> tuple[list[Row], plt.Figure, str]:
-    """Population MSE against epsilon, as published and with our calibration."""
+    """Make the figure: population MSE against epsilon, as published and with our calibration."""
     private = {
         "fedrep": ("algo=fedrep",),
         "altmin": ("algo=altmin",),
@@ -117,23 +120,27 @@ def figure1(seeds: int) -> tuple[list[Row], plt.Figure, str]:
     power = ", ".join(f"{at['centaur, ppm', eps]:.3e}" for eps in EPSILONS)
     starts = ", ".join(f"{mean(found['centaur, ppm', eps], 'start'):.2f}" for eps in EPSILONS)
     paragraph = f"""
-n=20000, d=50, k=2, m=10, label noise 0.01, {seeds} seeds. FedRep / Priv-AltMin at epsilon {", ".join(EPSILONS)}: {pairs};
-each user alone {at["standalone", "inf"]:.3g}, oracle {at["oracle", "inf"]:.3e}. FedRep is {"" if below else "not "}below
-Priv-AltMin at every epsilon: FedRep's rounds share the budget but each averages over all users, Priv-AltMin's have
-the whole of it but each averages over its own group only. CENTAUR's linear form from the spectral start is within
-{100 * (worst - 1):.1f}% of FedRep; from its own power method, whose start lies at distance {starts}, it has {power}.
+n=20000, d=50, k=2, m=10, label noise 0.01, {seeds} seeds. FedRep / Priv-AltMin at epsilon
+{", ".join(EPSILONS)}: {pairs}; each user alone {at["standalone", "inf"]:.3g}, oracle
+{at["oracle", "inf"]:.3e}. FedRep is {"" if below else "not "}below Priv-AltMin at every epsilon:
+FedRep's rounds share the budget but each averages over all users, Priv-AltMin's have the whole of
+it but each averages over its own group only. CENTAUR's linear form from the spectral start is
+within {100 * (worst - 1):.1f}% of FedRep; from its own power method, whose start lies at distance
+{starts}, it has {power}.
 
-What does not survive equal calibration is the papers' own setting. With the printed step eta=2.5 FedRep diverges on the
-printed loss even without privacy ({at["fedrep published not private", "inf"]:.3g}): its curvature is 2, so steps above 1
-overshoot. With eta=.25 and everything else as printed it reaches {at["fedrep published, eta .25", "8"]:.2e} at epsilon 8.
-Priv-AltMin as written ({at["altmin published", "8"]:.3g} at epsilon 8, {at["altmin published not private", "inf"]:.2e}
-without privacy) is worse than an initialiser alone; what mends it is shown below.
+What does not survive equal calibration is the papers' own setting. With the printed step eta=2.5
+FedRep diverges on the printed loss even without privacy
+({at["fedrep published not private", "inf"]:.3g}): its curvature is 2, so steps above 1 overshoot.
+With eta=.25 and everything else as printed it reaches {at["fedrep published, eta .25", "8"]:.2e} at
+epsilon 8. Priv-AltMin as written ({at["altmin published", "8"]:.3g} at epsilon 8,
+{at["altmin published not private", "inf"]:.2e} without privacy) is worse than an initialiser alone;
+what mends it is shown below.
 """
     return rows, picture, paragraph
 
 
 def remedies(seeds: int) -> tuple[list[Row], plt.Figure, str]:
-    """Priv-AltMin from a good start, one remedy on top of the other."""
+    """Make the figure: Priv-AltMin from a good start, with one remedy added after the other."""
     steps, grid = ladder(), ("1", "2", "4", "8")
     found = runs(
         {
@@ -164,18 +171,19 @@ def remedies(seeds: int) -> tuple[list[Row], plt.Figure, str]:
         f"{name} {at[name, '1']['mse']:.3g}, {at[name, '8']['mse']:.3g}" for name in steps
     )
     paragraph = f"""
-Priv-AltMin as written, from a spectral start at distance {literal["start"]:.3f}, ends at {literal["dist"]:.3f} at epsilon 8:
-worse than its start. Remedies within the same algorithm, each on top of the ones before, error at epsilon 1 and 8: {climb}.
-Bounds for every single example are paid for as if all of a user's examples pointed the same way; heads on 2 examples for 2
-unknowns have errors without a finite variance; and solving A vec(U) = b for U itself multiplies the noise in A, a 100 x 100
-matrix, by U, where solving for the change of U from residuals multiplies it by little. Shrinking A toward the form it has for
-isotropic features matters where noise is large.
+Priv-AltMin as written, from a spectral start at distance {literal["start"]:.3f}, ends at
+{literal["dist"]:.3f} at epsilon 8: worse than its start. Remedies within the same algorithm, each
+on top of the ones before, error at epsilon 1 and 8: {climb}. Bounds for every single example are
+paid for as if all of a user's examples pointed the same way; heads on 2 examples for 2 unknowns
+have errors without a finite variance; and solving A vec(U) = b for U itself multiplies the noise in
+A, a 100 x 100 matrix, by U, where solving for the change of U from residuals multiplies it by
+little. Shrinking A toward the form it has for isotropic features matters where noise is large.
 """
     return rows, picture, paragraph
 
 
 def dimension(seeds: int) -> tuple[list[Row], plt.Figure, str]:
-    """Distance to the true representation against d and n at epsilon 0.5."""
+    """Make the figure: distance to the true representation against d and n at epsilon 0.5."""
     dims, users = (25, 50, 100, 200), (10000, 20000, 40000, 80000, 160000)
     common = ("eps=0.5", "privacy.clip=auto")
     cases: dict[tuple[int, int], tuple[str, ...]] = {
@@ -185,11 +193,17 @@ def dimension(seeds: int) -> tuple[list[Row], plt.Figure, str]:
     found = runs(cases, seeds)
     rows = [
         {
-            "d": d, "n": n, "dist": mean(r, "dist"), "std": spread(r, "dist"), "start": mean(r, "start"),
-            "mse": mean(r, "mse"), "excess": mean(r, "excess"), "seeds": seeds,
+            "d": d,
+            "n": n,
+            "dist": mean(r, "dist"),
+            "std": spread(r, "dist"),
+            "start": mean(r, "start"),
+            "mse": mean(r, "mse"),
+            "excess": mean(r, "excess"),
+            "seeds": seeds,
         }
         for (d, n), r in found.items()
-    ]  # fmt: skip
+    ]
     picture, both = plt.subplots(1, 2, figsize=(11, 4.4))
     words = []
     for axes, key, fixed, sign in zip(
@@ -216,17 +230,18 @@ def dimension(seeds: int) -> tuple[list[Row], plt.Figure, str]:
         )
         draw(axes, curves, key, "distance to the true representation", f"{fixed[0]}={fixed[1]}")
     paragraph = f"""
-The theorem bounds the part of the error that privacy costs by d sqrt(k) / (n epsilon) in the distance of the representation
-(the excess risk goes with its square). Measured slopes on logarithmic axes at epsilon 0.5, k=2, m=10, private clip norms,
-{seeds} seeds:
-{", ".join(words)}; the theorem says +1 in d and -1 in n. The initialiser estimates d(d+1)/2 numbers where a round estimates dk:
-it is the part that breaks first when d grows or n shrinks, and where it breaks the rounds have nothing to start from.
+The theorem bounds the part of the error that privacy costs by d sqrt(k) / (n epsilon) in the
+distance of the representation (the excess risk goes with its square). Measured slopes on
+logarithmic axes at epsilon 0.5, k=2, m=10, private clip norms, {seeds} seeds: {", ".join(words)};
+the theorem says +1 in d and -1 in n. The initialiser estimates d(d+1)/2 numbers where a round
+estimates dk: it is the part that breaks first when d grows or n shrinks, and where it breaks the
+rounds have nothing to start from.
 """
     return rows, picture, paragraph
 
 
 def fedrep_epsilon(seeds: int) -> tuple[list[Row], plt.Figure, str]:
-    """Population MSE of Private FedRep over a wide range of epsilon."""
+    """Make the figure: population MSE of Private FedRep over a wide range of epsilon."""
     methods = {
         "fedrep": (),
         "fedrep, private clip norms": ("privacy.clip=auto",),
@@ -247,14 +262,15 @@ def fedrep_epsilon(seeds: int) -> tuple[list[Row], plt.Figure, str]:
     axis = "epsilon (total, replace-one, delta 1e-6)"
     draw(axes, lines(rows, {name: name for name in methods}, levels), axis, "population MSE")
     paragraph = f"""
-n=20000, d=50, k=2, m=10, {seeds} seeds, at epsilon {", ".join(grid)}. {series(rows, methods, grid)}. The floor is the final
-head's own error on its noisy examples, which the oracle shares.
+n=20000, d=50, k=2, m=10, {seeds} seeds, at epsilon {", ".join(grid)}.
+{series(rows, methods, grid)}. The floor is the final head's own error on its noisy examples, which
+the oracle shares.
 """
     return rows, picture, paragraph
 
 
 def fedrep_choices(seeds: int) -> tuple[list[Row], plt.Figure, str]:
-    """What each of the defaults is worth when it alone is taken back."""
+    """Make the figure: what each default is worth, by changing it alone."""
     methods = {
         "defaults": (),
         "half of the examples train": ("algo.train=s0",),
@@ -287,15 +303,16 @@ def fedrep_choices(seeds: int) -> tuple[list[Row], plt.Figure, str]:
     axes.legend(fontsize=8)
     axes.grid(alpha=0.3, axis="x")
     paragraph = f"""
-n=20000, d=50, k=2, m=10, {seeds} seeds, at epsilon {", ".join(grid)}. {series(rows, methods, grid)}. A clipped contribution
-costs the same however many examples are behind it, so all of them may train; leave-one-out takes every example's
-gradient at the head fitted without it. Small clip norms cost little once steps are in units of them.
+n=20000, d=50, k=2, m=10, {seeds} seeds, at epsilon {", ".join(grid)}.
+{series(rows, methods, grid)}. A clipped contribution costs the same however many examples are
+behind it, so all of them may train; leave-one-out takes every example's gradient at the head fitted
+without it. Small clip norms cost little once steps are in units of them.
 """
     return rows, picture, paragraph
 
 
 def series(rows: list[Row], methods: dict[str, tuple[str, ...]], grid: tuple[str, ...]) -> str:
-    """The numbers in words."""
+    """Return the numbers in words."""
     at = {(row["method"], row["eps"]): row["mse"] for row in rows}
     return "; ".join(
         f"{name}: {', '.join(f'{at[name, eps]:.3g}' for eps in grid)}" for name in methods

@@ -59,7 +59,7 @@ class PowerMethodStart(Initialiser):
         return [Phase("ppm", MX, update, self.iterations, measurement=once, model=LAST)]
 
     def update(self, t: int, MX: Array, d: int, k: int) -> list[Array]:
-        """X_c <- QR of the released mean; after the last iteration the copy that is picked."""
+        """Return X_c <- QR of the released mean; after the last iteration the picked copy."""
         columns = MX.reshape(d, self.copies, k).transpose(1, 0, 2)
         X = np.stack([retraction(copy) for copy in columns])
         return [X] if t < self.iterations else [self.pick(X)]

@@ -1,4 +1,4 @@
-"""A public random start: costs nothing, knows nothing. What an initialiser has to beat."""
+"""A public random start: it costs no privacy and uses no data. Initialisers have to beat it."""
 
 from __future__ import annotations
 

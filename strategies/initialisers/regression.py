@@ -60,7 +60,7 @@ class RegressionStart(Initialiser):
         return [Phase("regression", L, self.three_steps, 3, mechanism=mechanism, model=LAST)]
 
     def update(self, t: int, L: Array) -> list[Array]:
-        """U, S, V <- SVD_r(Lhat)."""
+        """Return U, S, V <- SVD_r(Lhat)."""
         return list(top_singular(L.reshape(self.sizes), self.r))
 
     # Algorithm 1.
@@ -81,7 +81,7 @@ class RegressionStart(Initialiser):
         return AssumedSensitivity(how(self.federation))
 
     def three_steps(self, t: int, released: Array) -> list[Array]:
-        """U and V in turn, then the SVD of the core between them."""
+        """Return the U and V released so far; after the third step, U, S and V of M_0."""
         if t <= 2:
             self.sides.append(top_eigenvectors(unsvec(released, self.sizes[t - 1]), self.r))
             return self.sides

@@ -34,5 +34,5 @@ class SpectralStart(Initialiser):
         return [Phase(self.task, Z, update, measurement=Measurement(again=False), model=LAST)]
 
     def update(self, t: int, Z: Array, d: int, k: int) -> list[Array]:
-        """U_0 from the released mean."""
+        """Return U_0 from the released mean."""
         return [top_eigenvectors(unsvec(Z, d), k)]
