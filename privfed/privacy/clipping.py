@@ -101,7 +101,7 @@ class Scores:
     values: Array
 
     def clipped(self, clip: float) -> tuple[Array, Array]:
-        """Return total scores (C,), in whole units of 1/clip, and each user's largest score (B,)."""
+        """Return total scores (C,) in whole units of 1/clip, and each user's largest one (B,)."""
         units = np.floor(
             np.clip(np.nan_to_num(np.asarray(self.values, dtype=np.float64)), 0.0, 1.0) * clip
         )

@@ -2,8 +2,8 @@
 
 In units of the clip norm, adding or removing a user turns N(0, s^2) into the mixture
 (1-q) N(0, s^2) + q N(1, s^2). Replacing a user turns (1-q) N(0, s^2) + q N(1, s^2) into
-(1-q) N(0, s^2) + q N(-1, s^2). Releases without sampling are included as one Gaussian. The privacy loss distributions
-are convolved by dp-accounting and rounded up: epsilon is never too small.
+(1-q) N(0, s^2) + q N(-1, s^2). Releases without sampling are included as one Gaussian. The privacy
+loss distributions are convolved by dp-accounting and rounded up: epsilon is never too small.
 """
 
 from __future__ import annotations
