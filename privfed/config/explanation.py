@@ -1,4 +1,4 @@
-"""What is wrong with a setting, in one line: the key, what was given, and the nearest names."""
+"""One-line explanations of a wrong setting: the key, what was given, and the nearest names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,13 @@ def check_spelling(overrides: Sequence[str], folders: Sequence[Path]) -> None:
 
 
 def explain(error: Exception, overrides: Sequence[str], extra: Sequence[str]) -> ConfigError:
-    """Return the error of a composition as one line: an unknown key, or the parser's own words."""
+    """Return the error of a composition as one line: an unknown key, or the parser's message.
+
+    Args:
+        error: the error that Hydra or OmegaConf raised.
+        overrides: settings on the command line.
+        extra: further overrides for Hydra.
+    """
     chosen = [o for o in overrides if o.partition("=")[0] in GROUPS]
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
@@ -59,7 +65,7 @@ def explain(error: Exception, overrides: Sequence[str], extra: Sequence[str]) ->
 
 
 def no_such_setting(override: str, key: str, cfg: DictConfig) -> ConfigError:
-    """Return the error for a key that does not exist, with the names that are nearest to it."""
+    """Return the error for an unknown key, with the nearest names."""
     known = list(flat_keys(OmegaConf.to_container(cfg)))
     close = [name for name in known if name.split(".")[-1] == key.split(".")[-1]]
     hint = f"did you mean {close[0]!r}?" if close else nearest(key, known).split(" known:")[0]

@@ -1,4 +1,4 @@
-"""The configuration of a run, read back from its folder."""
+"""Configuration of a run, read back from its folder."""
 
 from __future__ import annotations
 

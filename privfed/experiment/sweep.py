@@ -226,11 +226,8 @@ def _begun(folder: Path) -> bool:
 
 def sum_up(folder: Path, quiet: bool) -> None:
     """Write summary.csv and report.html of the finished runs, and print a table of them."""
-    from privfed.report.comparison_page import (
-        SEVERAL,
-        add_up,
-        comparison_page,
-    )
+    # Imported here, since it takes a while.
+    from privfed.report.comparison_page import SEVERAL, add_up, comparison_page
 
     runs = find([folder])
     settings = settings_of(runs)

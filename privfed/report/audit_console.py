@@ -1,4 +1,4 @@
-"""What a person sees of an audit on the console: progress, and a summary in words."""
+"""Console output of an audit: progress, and a summary in words."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ METHODS = {"gaussian-fit": "Gaussian fit", "clopper-pearson": "Clopper-Pearson"}
 
 
 class Progress(Watched):
-    """Show a bar with the time left on a terminal, and a few plain lines elsewhere.
+    """Shows a bar with the time left on a terminal, and a few plain lines elsewhere.
 
     Args:
         algo: Name of the audited algorithm.
         budget: What the audited run may spend.
         noise: Name of the source of noise.
         releases: Number of releases per run.
-        repetitions: How often both worlds are played.
+        repetitions: Number of repetitions.
         quiet: Show nothing.
     """
 
@@ -49,7 +49,7 @@ class Progress(Watched):
         )
 
     def done(self, repetitions: int) -> None:
-        """Show that `repetitions` of them are over."""
+        """Show that `repetitions` of them are done."""
         self.bar.update(self.task, completed=repetitions)
         share = repetitions / self.total
         if self.bar.disable and share >= self.told + 0.2 and share < 1:
@@ -62,7 +62,7 @@ class Progress(Watched):
 
 
 def verdict(audit: Audit) -> str:
-    """Say in one sentence whether the claim is consistent with the audit."""
+    """Return in one sentence whether the claim is consistent with the audit."""
     lower, claimed = f"{audit['epsilon_lower']:.4g}", f"{audit['epsilon_claimed']:.4g}"
     sure = f"{audit['confidence']:.4%}".rstrip("%").rstrip("0").rstrip(".") + "%"
     found = "consistent with the audit" if audit["consistent"] else "refuted"
@@ -71,7 +71,7 @@ def verdict(audit: Audit) -> str:
 
 
 def described(audit: Audit) -> list[tuple[str, str]]:
-    """Describe each lower bound in words, with its epsilon or the reason why it is not used."""
+    """Return each lower bound in words, with its epsilon or the reason why it is not used."""
     if audit["kind"] == "one run":
         return [
             (
@@ -93,7 +93,7 @@ def described(audit: Audit) -> list[tuple[str, str]]:
 
 
 def effort(result: dict[str, Any]) -> str:
-    """Say how often the mechanism was played."""
+    """Return the numbers of repetitions and runs, in words."""
     audit = result["audit"]
     if audit["kind"] == "one run":
         return f"1 run with {audit['canaries']:,} canaries"
@@ -102,11 +102,11 @@ def effort(result: dict[str, Any]) -> str:
 
 
 def show_summary(result: dict[str, Any], folder: Path) -> None:
-    """Print what an audit found, in plain words.
+    """Print the results of an audit.
 
     Args:
         result: Content of result.json, with its part "audit".
-        folder: Where the files of the audit are.
+        folder: Folder of the audit.
     """
     console, audit = PatientConsole(highlight=False), result["audit"]
     rows = [("claimed by the ledger", f"{audit['epsilon_claimed']:.4g}")]

@@ -16,7 +16,7 @@ from privfed.report.templating import Figure, Page, Picture, Table, render
 
 @dataclass(frozen=True)
 class Curves:
-    """What the pictures of an audit show: a statistic in two worlds, measured against the claim.
+    """Data of the charts of an audit: a statistic in two worlds, measured against the claim.
 
     Attributes:
         statistic: Name of the statistic.
@@ -45,7 +45,7 @@ class Curves:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditPage(Page):
-    """What audit.html lays out: verdict, lower bounds, charts (none for one run), configuration."""
+    """Content of audit.html: verdict, lower bounds, charts (none for one run), configuration."""
 
     verdict: str
     bounds: Table
@@ -54,15 +54,12 @@ class AuditPage(Page):
 
 
 def audit_page(result: dict[str, Any], curves: Curves | None, config: str) -> str:
-    """Make the page of an audit.
+    """Return the HTML of the page of an audit.
 
     Args:
         result: Content of result.json, with its part "audit".
-        curves: What the pictures show; None for an audit of one run, which has no pictures.
+        curves: Data of the charts; None for an audit of one run, which has no charts.
         config: The configuration as YAML.
-
-    Returns:
-        The HTML of the page.
     """
     audit = result["audit"]
     found, sentence = "consistent" if audit["consistent"] else "claim refuted", verdict(audit)

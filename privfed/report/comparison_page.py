@@ -1,4 +1,4 @@
-"""The page that compares several runs: errors, convergence, budgets, guarantees and settings."""
+"""Page that compares several runs: errors, convergence, budgets, guarantees and settings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,17 @@ SEVERAL = (
 
 @dataclass(frozen=True)
 class RunLine:
-    """One line of the table of all runs; report: the address of the run's page, or empty."""
+    """One line of the table of all runs.
+
+    Attributes:
+        folder: Folder of the run.
+        report: Address of the run's page; may be empty.
+        setting: Name of the setting.
+        seed: Seed.
+        error: Error.
+        epsilon: Epsilon spent.
+        time: Time taken.
+    """
 
     folder: str
     report: str
@@ -48,7 +58,7 @@ class RunLine:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonPage(Page):
-    """What comparison.html lays out.
+    """Content of comparison.html.
 
     Attributes:
         pictures: Charts, in the order in which they are shown.
@@ -72,15 +82,12 @@ class ComparisonPage(Page):
 
 
 def comparison_page(runs: Sequence[Run], folder: Path, title: str = "") -> str:
-    """Make the page that compares runs.
+    """Return the HTML of the page that compares runs.
 
     Args:
         runs: At least one finished run.
-        folder: Where the page will be kept; links to the runs' own pages are relative to it.
+        folder: Folder of the page; links to the runs' own pages are relative to it.
         title: First words of the heading.
-
-    Returns:
-        The HTML of the page.
     """
     settings = settings_of(runs)
     budgets = {s.name: shares for s in settings if (shares := budget_shares(s.runs[0]))}
@@ -109,7 +116,7 @@ def comparison_page(runs: Sequence[Run], folder: Path, title: str = "") -> str:
 
 
 def add_up(runs: Sequence[Run]) -> bool:
-    """Whether several of the runs have noise that cannot be repeated, as real users get it."""
+    """Return whether several of the runs have noise that cannot be repeated, as for real users."""
     real = [
         run
         for run in runs
@@ -119,21 +126,21 @@ def add_up(runs: Sequence[Run]) -> bool:
 
 
 def mean_and_spread(setting: Setting) -> str:
-    """Write the mean error and its standard deviation over seeds, as `0.00129 ± 2e-05`."""
+    """Return the mean error and its standard deviation over seeds, as `0.00129 ± 2e-05`."""
     if math.isnan(setting.error):
         return "-"
     return f"{setting.error:.4g}" + ("" if setting.spread is None else f" ± {setting.spread:.2g}")
 
 
 def budget_shares(run: Run) -> dict[str, float]:
-    """Divide the cost of one user by kind of release.
+    """Return the share of each kind of release in the cost of one user.
 
     Args:
         run: A finished run.
 
     Returns:
-        The share of each kind of release; empty if nothing was spent, if the cost is infinite, or
-        if there is no ledger that can be read.
+        The shares by name of the release; empty if nothing was spent, if the cost is infinite, or
+            if no ledger can be read.
     """
     ledger = Ledger(Budget(run.config["eps"], run.config["delta"], run.config["neighbouring"]))
     try:
@@ -164,7 +171,7 @@ def _figures(settings: Sequence[Setting]) -> list[Figure]:
 
 
 def _pictures(settings: Sequence[Setting]) -> list[Picture]:
-    """Draw settings whose errors are of the same kind together."""
+    """Return charts; settings whose errors are of the same kind share a chart."""
     kinds: dict[str, list[Setting]] = {}
     for setting in settings:
         if not math.isnan(setting.error):
@@ -193,7 +200,7 @@ def _settings(settings: Sequence[Setting]) -> Table:
 
 
 def _guarantees(settings: Sequence[Setting]) -> dict[str, list[str]]:
-    """Say what each setting guarantees, by the run that spent most."""
+    """Return the settings by the guarantee of their run that spent most."""
     said: dict[str, list[str]] = {}
     for setting in settings:
         most = max(setting.runs, key=lambda run: run.epsilon)

@@ -1,4 +1,4 @@
-"""report.html: the page of one run."""
+"""report.html: page of one run."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ SHOWN = 60
 
 @dataclass(frozen=True, kw_only=True)
 class RunPage(Page):
-    """What run.html lays out.
+    """Content of run.html.
 
     Attributes:
-        verdict: Which predictor wins, in one sentence; may be empty.
+        verdict: Best predictor, in one sentence; may be empty.
         errors: Error of each predictor, and further figures of a simulation.
         guarantee: What was guaranteed, in words.
-        notes: What else has to be said about the guarantee.
+        notes: Further notes on the guarantee.
         pictures: Charts, in the order in which they are shown.
         steps: Cost and error of each step.
         config: The configuration as YAML.
@@ -70,19 +70,16 @@ def report_page(
     split: NDArray[np.int64] | None = None,
     by_size: Array | None = None,
 ) -> str:
-    """Make the page of one run.
+    """Return the HTML of the page of one run.
 
     Args:
         result: Content of result.json.
         rows: One entry per step, as in rounds.csv.
         histograms: Users per bin of their error, by predictor; "gain" is on the bins of RATIOS.
-        scale: Bins of the histograms of errors; None where real users take part.
+        scale: Bins of the histograms of errors; None for real users.
         config: The configuration as YAML.
         split: Examples per user and class, shape (users, classes).
         by_size: Users by their number of rows, see `privfed.report.gain_chart.size_table`.
-
-    Returns:
-        The HTML of the page.
     """
     privacy = result["privacy"]
     epsilon = (
@@ -136,7 +133,7 @@ def _figures(result: Row, epsilon: str) -> list[Figure]:
 
 
 def _ratio(own: float, alone: float) -> str:
-    """Compare an error with that of users alone; either may be 0."""
+    """Return an error compared with that of users alone; either may be 0."""
     low, high = sorted((own, alone))
     if low == high:
         return "equal"
@@ -165,7 +162,7 @@ def _pictures(
     split: NDArray[np.int64] | None,
     by_size: Array | None,
 ) -> list[Picture]:
-    """Draw what is known of the run; users who learnt alone are not compared with themselves."""
+    """Return the charts of a run; users who learnt alone are not compared with themselves."""
     pictures = []
     judged = [row for row in rows if any(name in row for name in ERRORS)]
     if len(judged) > 1:
@@ -246,7 +243,7 @@ def _split_picture(split: NDArray[np.int64]) -> Picture:
 
 
 def _range_of(numbers: NDArray[np.int64]) -> str:
-    """Write the smallest and the largest number, or one number if they agree."""
+    """Return the smallest and the largest number, or one number if they agree."""
     low, high = int(numbers.min()), int(numbers.max())
     return str(low) if low == high else f"{low} to {high}"
 

@@ -9,8 +9,9 @@ from privfed.foundation.compilation import compiled
 
 @compiled
 def split(draws, head, batch, batches):  # type: ignore[no-untyped-def]
-    """Write batches (users, m) by the order of draws (users, m), ties by position: see
-    `split_batches`.
+    """Write batches (users, m) by the order of draws (users, m); see `split_batches`.
+
+    Ties are resolved by position.
     """
     users, m = draws.shape
     for i in range(users):
@@ -22,5 +23,5 @@ def split(draws, head, batch, batches):  # type: ignore[no-untyped-def]
 
 
 def prepare(variant: str) -> None:
-    """Compile what is used of this module."""
+    """Compile the functions of this module that are used."""
     split(np.zeros((1, 3)), 1, 1, np.zeros((1, 3), np.uint8))

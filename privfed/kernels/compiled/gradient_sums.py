@@ -60,33 +60,33 @@ from privfed.privacy.clipping import SLACK
 
 
 class Space(NamedTuple):
-    """Working memory for eight users, all flat; an axis of 8 holds one number of each user."""
+    """Working memory for eight users, all flat; an axis of 8 holds one number per user."""
 
     P: Array
-    """(K, m, 8): their examples, projected."""
+    """(K, m, 8): projected examples."""
     W: Array
-    """(K, m, 8): the weights of their examples in their gradients."""
+    """(K, m, 8): weights of examples in gradients."""
     targets: Array
     """(m, 8)"""
     roles: Array
     """(2, m, 8): 1 for examples in B, then in B'; leave-one-out: residuals, then 1 - leverages."""
     L: Array
-    """(k, k, 8): factors of their Gram matrices."""
+    """(k, k, 8): factors of Gram matrices."""
     heads: Array
     """(k, 8)"""
     Q: Array
     """(k, m, 8): two batches: P of examples in B; leave-one-out: L^-1 P."""
     G: Array
-    """(8, K, D): their gradients."""
+    """(8, K, D): gradients."""
     scales: Array
     """(8, 8): partial sums of squares of each user's gradient; then the clip factors."""
     total: Array
-    """(K, D): the sum over all users."""
+    """(K, D): sum over all users."""
 
 
 @compiled
 def sum_clipped(X, y, U, batches, scale, clip, total, norms, ok):  # type: ignore[no-untyped-def]
-    """Write the sum of users' clipped gradients into total (k, d), without users flagged as not ok.
+    """Write the sum of users' clipped gradients into total (k, d), without users that are not ok.
 
     batches (users, m): 1 for examples in B, which fit the head, 2 for those in B', which judge it,
     else 0. Empty: leave-one-out. norms (users,): before clipping, 0 for users whose numbers
@@ -124,7 +124,7 @@ def sum_clipped(X, y, U, batches, scale, clip, total, norms, ok):  # type: ignor
 
 @compiled
 def _column(c, width):  # type: ignore[no-untyped-def]
-    """The column at place c, where the last block of 8 columns reaches back into the one before."""
+    """Return the column at place c; the last block of 8 columns overlaps the block before it."""
     return min(c - c % WIDTH, width - WIDTH) + c % WIDTH
 
 
@@ -132,7 +132,7 @@ def _column(c, width):  # type: ignore[no-untyped-def]
 def _by_eights(X, y, UT, kept, k, batches, scale, clip, few, space, norms, ok):  # type: ignore[no-untyped-def]
     """Add all users' clipped gradients to space.total, as `sum_clipped` does.
 
-    UT (K D,) and kept (D,) have columns by `_column`; where one comes a second time both are 0.
+    UT (K D,) and kept (D,) have columns by `_column`; both are 0 at repeated columns.
     """
     users, m, d = X.shape
     D, width = len(kept), few.shape[2]
@@ -181,7 +181,7 @@ def _by_eights(X, y, UT, kept, k, batches, scale, clip, few, space, norms, ok): 
 def _add(margin, clip, space, norms, ok):  # type: ignore[no-untyped-def]
     """Add eight users' gradients to space.total, clipped.
 
-    margin: above 0 where the user's heads are unique. norms, ok: for those of the eight that are
+    margin: positive if the user's heads are unique. norms, ok: only for those of the eight that are
     users.
     """
     scales, G, total, size = (
@@ -201,7 +201,8 @@ def _add(margin, clip, space, norms, ok):  # type: ignore[no-untyped-def]
             if unique and math.isfinite(square):
                 norms[i] = math.sqrt(square)
                 factor = _clip_factor(norms[i], clip)
-        if factor == 0.0:  # a number that is not finite stays so when multiplied with 0
+        # A number that is not finite stays so when multiplied by 0.
+        if factor == 0.0:
             for c in range(0, size, WIDTH):
                 store(G, i * size + c, fill(0.0))
         put(scales, 2 * WIDTH + i, factor)
@@ -214,7 +215,10 @@ def _add(margin, clip, space, norms, ok):  # type: ignore[no-untyped-def]
 
 @compiled
 def _project(X, m, d, UT, K, D, P):  # type: ignore[no-untyped-def]
-    """P[a, j, i] = <u_a, x_ij> for eight users' examples X (8, m, d), two rows of UT at a time."""
+    """Write P[a, j, i] = <u_a, x_ij> for eight users' examples X (8, m, d).
+
+    Two rows of UT are done at a time.
+    """
     for j in range(m):
         for a in range(0, K, 2):
             u, w = after(UT, a * D), after(UT, a * D + D)
@@ -231,8 +235,8 @@ def _project(X, m, d, UT, K, D, P):  # type: ignore[no-untyped-def]
 def _combine(W, X, m, d, kept, K, D, out):  # type: ignore[no-untyped-def]
     """Write out_a = sum_j W[a, j] x_j for a user's X (m, d); return 8 numbers that sum to |out|^2.
 
-    W (K, m), every eighth number; out (K, D), 0 where columns come a second time. Two a and two
-    blocks of columns are done at a time.
+    W (K, m), every eighth number; out (K, D), 0 at repeated columns. Two rows a and two blocks of
+    columns are done at a time.
     """
     nothing = fill(0.0)
     squares, others = nothing, nothing
@@ -266,7 +270,7 @@ def _combine(W, X, m, d, kept, K, D, out):  # type: ignore[no-untyped-def]
 
 @compiled
 def _clip_factor(norm, clip):  # type: ignore[no-untyped-def]
-    """The scalar form of `privfed.privacy.clipping.clip_factors`."""
+    """Return the clip factor of one norm; see `privfed.privacy.clipping.clip_factors`."""
     bound = clip * SLACK
     factor = bound / max(norm, bound)
     return 0.0 if factor < TINY else factor

@@ -1,4 +1,4 @@
-"""Random numbers by place, compiled: some two nanoseconds per normal number.
+"""Random numbers by place, compiled: about two nanoseconds per normal number.
 
 Additions and multiplications are neither contracted nor reordered, so the numbers are bit by bit
 those of `privfed.kernels.random_streams`.
@@ -53,8 +53,9 @@ def _words(key, first, words):  # type: ignore[no-untyped-def]
 
 @compiled(reorder=False)
 def _normal_pairs(radii, angles, out):  # type: ignore[no-untyped-def]
-    """Write two normal numbers per pair of words into out (2, lanes): radii (lanes,), angles
-    (lanes,).
+    """Write two normal numbers per pair of words into out (2, lanes).
+
+    radii (lanes,) and angles (lanes,) are the words.
     """
     for i in range(len(radii)):
         # ln u: radius + 1/2 = 2^e g with g in [sqrt 1/2, sqrt 2).
@@ -111,6 +112,6 @@ def uniforms(key, start, out):  # type: ignore[no-untyped-def]
 
 
 def prepare(variant: str) -> None:
-    """Compile what is used of this module."""
+    """Compile the functions of this module that are used."""
     normals(np.uint64(0), 0, np.empty(1, np.float32))
     uniforms(np.uint64(0), 0, np.empty(1, np.float32))
