@@ -26,4 +26,4 @@ def load(run: str | os.PathLike[str]) -> PersonalModel:
     """
     from privfed.models import estimator
 
-    return estimator.load(run)
+    return estimator.load_model(run)

@@ -152,7 +152,7 @@ class SharedDraws:
         return self.source.choice(exponents, name, round)
 
 
-class Stage:
+class CanaryStage:
     """Plays repetitions of one configured experiment.
 
     Args:

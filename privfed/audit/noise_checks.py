@@ -11,7 +11,7 @@ from scipy.stats import chi2, chisquare
 
 from privfed.audit.transcript import Call
 from privfed.foundation.linalg import Array
-from privfed.privacy.accounting import GaussianRelease, Selection
+from privfed.privacy.accounting import GaussianRelease, SelectionRelease
 from privfed.privacy.gate import NoiseGate
 from privfed.privacy.ledger import Budget, Ledger
 
@@ -107,7 +107,7 @@ def redrawn_findings(call: Call, gate: NoiseGate) -> Iterator[str]:
         yield from reuse_findings(
             {f"draw {i} of {call.name}": row for i, row in enumerate(rows[:5])}
         )
-    elif isinstance(call.entry, Selection) and math.isfinite(call.entry.rate):
+    elif isinstance(call.entry, SelectionRelease) and math.isfinite(call.entry.rate):
         # This spread of scores makes a wrong rate visible.
         exponents = np.linspace(0.0, 3.0, 8)
         chosen = [

@@ -10,16 +10,16 @@ from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 
-from privfed.audit.canary import Stage
+from privfed.audit.canary import CanaryStage
 from privfed.foundation.linalg import Array
 
 CHUNK = 25
 """Repetitions per task of a process."""
-_stage: Stage | None = None
+_stage: CanaryStage | None = None
 
 
 def observations(
-    stage: Stage, on_chunk: Callable[[int], None] = lambda done: None
+    stage: CanaryStage, on_chunk: Callable[[int], None] = lambda done: None
 ) -> dict[str, Array]:
     """Return the observations of all repetitions by world, (repetitions, releases, 2), in order.
 
@@ -44,7 +44,7 @@ def observations(
                 parts.setdefault(world, []).append(seen)
             on_chunk(numbers.stop)
 
-    processes = min(cores(), len(chunks))
+    processes = min(worker_processes(), len(chunks))
     if processes > 1:
         pool = ProcessPoolExecutor(
             processes, multiprocessing.get_context("fork"), initializer=_ignore_interrupts
@@ -58,7 +58,7 @@ def observations(
     return {world: np.concatenate(seen) for world, seen in parts.items()}
 
 
-def cores() -> int:
+def worker_processes() -> int:
     """Return the number of processes that can work at the same time; 1 without fork."""
     forks = "fork" in multiprocessing.get_all_start_methods() and hasattr(os, "sched_getaffinity")
     return len(os.sched_getaffinity(0)) if forks else 1

@@ -154,7 +154,7 @@ class WatchedProxy(LocalProxy):
 
 
 @dataclass
-class Watched(Runtime):
+class RecordingRuntime(Runtime):
     """Runtime in one process and one thread that records all messages.
 
     Attributes:
@@ -247,7 +247,7 @@ class Theatre:
         seen.planned = [
             (name, step.round) for step in strategy.plan for name, _ in strategy.costs(step)
         ]
-        experiment.runtime = Watched(seen, self.serving, guise)
+        experiment.runtime = RecordingRuntime(seen, self.serving, guise)
         Recorder(experiment, seen, script)
         try:
             outcome = experiment.run()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from privfed.audit.canary import MINUS, PLUS, SILENT, Stage
+from privfed.audit.canary import MINUS, PLUS, SILENT, CanaryStage
 from privfed.audit.lower_bounds import discriminant, epsilon_of, gaussian_fit, threshold_bound
 from privfed.foundation.linalg import Array
 from privfed.privacy.accounting import GaussianRelease, Release, gaussian_mu
@@ -19,7 +19,7 @@ LIKELIHOOD, LEARNT = "likelihood ratio", "learnt discriminant"
 
 
 @dataclass(frozen=True)
-class Bound:
+class EpsilonBound:
     """Lower bound on epsilon.
 
     Attributes:
@@ -47,7 +47,7 @@ class Bound:
 class Findings:
     """All bounds, and the values of the likelihood ratio in both worlds, for the chart."""
 
-    bounds: list[Bound]
+    bounds: list[EpsilonBound]
     ones: Array
     zeros: Array
     pure: bool
@@ -61,7 +61,7 @@ class Findings:
         """
         return max(bound.epsilon_lower for bound in self.bounds if bound.applies)
 
-    def best(self, method: str) -> Bound:
+    def best(self, method: str) -> EpsilonBound:
         """Return the largest bound of a method."""
         return max(
             (b for b in self.bounds if b.method == method),
@@ -70,7 +70,7 @@ class Findings:
 
 
 def likelihood_weights(
-    stage: Stage, played: Sequence[tuple[Any, int, float, float]], releases: Sequence[Release]
+    stage: CanaryStage, played: Sequence[tuple[Any, int, float, float]], releases: Sequence[Release]
 ) -> Array:
     """Return the weights of the claimed log likelihood ratio, one per release, (releases,).
 
@@ -98,7 +98,11 @@ def likelihood_weights(
 
 
 def examine(
-    stage: Stage, seen: dict[str, Array], weights: Array, privacy: dict[str, Any], confidence: float
+    stage: CanaryStage,
+    seen: dict[str, Array],
+    weights: Array,
+    privacy: dict[str, Any],
+    confidence: float,
 ) -> Findings:
     """Compute every bound on epsilon.
 
@@ -123,15 +127,17 @@ def examine(
         pairs.append((seen[PLUS][:: stage.silent_every], seen[SILENT], SILENT))
     rest = alpha / 2 / (1 + 2 * len(pairs))
 
-    def fitted(a: Array, b: Array, statistic: str, worlds: str, error: float) -> Bound:
+    def fitted(a: Array, b: Array, statistic: str, worlds: str, error: float) -> EpsilonBound:
         fit = gaussian_fit(a, b, error)
         lower = 0.0 if pure else epsilon_of(fit.mu_lower, delta)
-        return Bound(
+        return EpsilonBound(
             GAUSSIAN, statistic, worlds, len(a), error, lower, fit.applies and not pure, asdict(fit)
         )
 
-    def counted(a: Array, b: Array, statistic: str, worlds: str) -> Bound:
-        return Bound(COUNTED, statistic, worlds, len(a), rest, threshold_bound(a, b, delta, rest))
+    def counted(a: Array, b: Array, statistic: str, worlds: str) -> EpsilonBound:
+        return EpsilonBound(
+            COUNTED, statistic, worlds, len(a), rest, threshold_bound(a, b, delta, rest)
+        )
 
     worlds = f"{PLUS} and {other}"
     bounds = [
@@ -147,7 +153,7 @@ def examine(
     return Findings(bounds, ones, zeros, pure)
 
 
-def summary(
+def audit_summary(
     findings: Findings, privacy: dict[str, Any], confidence: float, repetitions: int, runs: int
 ) -> dict[str, Any]:
     """Return the `audit` part of a result.

@@ -64,7 +64,7 @@ def compose(overrides: Sequence[str], config_dir: str | None = None) -> DictConf
     return cfg
 
 
-def kind_of(cfg: DictConfig) -> str:
+def model_kind(cfg: DictConfig) -> str:
     """Return the kind of model: LINEAR, NETWORK, FEATURES (heads on public features) or TABLE."""
     return TABLE if cfg.data.kind == TABLE else str(cfg.model.kind)
 
@@ -102,7 +102,7 @@ def _check_algorithm(cfg: DictConfig, folders: Sequence[Path]) -> None:
             raise ConfigError(
                 f"algo.{key}: missing in the algorithm's config, which needs {needed}"
             )
-    kind, needed, name = kind_of(cfg), cfg.algo.kind, cfg.algo.name
+    kind, needed, name = model_kind(cfg), cfg.algo.kind, cfg.algo.name
     if kind != needed:
         other = f"{kind}/{name}" if f"{kind}/{name}" in options("algo", folders) else ""
         hint = f"; choose algo={other}" if other else ""
@@ -127,4 +127,4 @@ def _check_algorithm(cfg: DictConfig, folders: Sequence[Path]) -> None:
         raise ConfigError(f"{missing[0]}: has no value; the chosen model needs one")
 
 
-__all__ = ["CONF", "FEATURES", "GROUPS", "LINEAR", "NETWORK", "TABLE", "compose", "kind_of"]
+__all__ = ["CONF", "FEATURES", "GROUPS", "LINEAR", "NETWORK", "TABLE", "compose", "model_kind"]

@@ -64,7 +64,7 @@ def restore(folder: Path, strategy: Any) -> list[dict[str, Any]]:
     """
     ledger, rows, releases, chain = strategy.federation.gate.ledger, [], 0, ""
     if (folder / FILE).exists():
-        known, arrays = read(folder)
+        known, arrays = read_checkpoint(folder)
         strategy.shared = [
             arrays[f"shared_{i}"] for i in range(sum(name.startswith("shared_") for name in arrays))
         ]
@@ -96,7 +96,7 @@ def restore(folder: Path, strategy: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def read_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the facts and the arrays of a checkpoint.
 
     Raises:
@@ -114,7 +114,9 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def rows(folder: Path) -> list[dict[str, Any]]:
     """Return the rows of the steps that a run in progress has done."""
-    done: list[dict[str, Any]] = read(folder)[0]["rows"] if (folder / FILE).exists() else []
+    done: list[dict[str, Any]] = (
+        read_checkpoint(folder)[0]["rows"] if (folder / FILE).exists() else []
+    )
     return done
 
 

@@ -88,14 +88,14 @@ def check(overrides: Sequence[str], config_dir: str | None) -> str:
 
 def perform(folder: Path, resume: bool) -> Any:
     """Do, or resume, the run whose configuration is in the folder; return its result."""
-    from privfed.config.stored import load
+    from privfed.config.stored import load_config
     from privfed.experiment.run_folder import carry_out
     from privfed.experiment.wiring import Experiment
 
     with suppress(OSError):
         # Reset the peak memory, which belongs to an earlier run of this process.
         Path("/proc/self/clear_refs").write_text("5")
-    cfg = load(folder)
+    cfg = load_config(folder)
     carry_out(Experiment(cfg), folder, resume)
     return read_json(folder / "result.json")
 
@@ -231,7 +231,7 @@ def sum_up(folder: Path, quiet: bool) -> None:
 
     runs = find([folder])
     settings = settings_of(runs)
-    write_atomically(folder / "summary.csv", summary(settings).encode())
+    write_atomically(folder / "summary.csv", summary_csv(settings).encode())
     page = comparison_page(runs, folder, folder.name)
     write_atomically(folder / "report.html", page.encode())
     if quiet:
@@ -245,7 +245,7 @@ def sum_up(folder: Path, quiet: bool) -> None:
     )
 
 
-def summary(settings: Sequence[Setting]) -> str:
+def summary_csv(settings: Sequence[Setting]) -> str:
     """Return a table with one line per setting: its error over the seeds, and its cost."""
     table = io.StringIO()
     keys = list(settings[0].line | settings[0].budget)

@@ -13,7 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from privfed.config.composition import LINEAR, TABLE, kind_of
+from privfed.config.composition import LINEAR, TABLE, model_kind
 from privfed.config.instantiation import algorithm_settings, build, filled
 from privfed.data.source import DataSource
 from privfed.experiment import checkpoint
@@ -58,7 +58,7 @@ class Experiment:
         self.runtime: Runtime = build(cfg.runtime, "runtime")()
         self.factory = ClientFactory.of(cfg, source)
         self.data = self.factory.source
-        k = dimension(cfg, self.data.d)
+        k = representation_dimension(cfg, self.data.d)
         self.roster = roster or Roster.of_simulated(
             self.data.n, self.runtime.nodes_for(self.data.n)
         )
@@ -181,9 +181,9 @@ class Experiment:
         return dict(zip(self.strategy.publishes, self.strategy.shared, strict=False))
 
 
-def dimension(cfg: DictConfig, d: int) -> int:
+def representation_dimension(cfg: DictConfig, d: int) -> int:
     """Return k, the dimension of the representation; 1 if layers or the data determine it."""
-    if kind_of(cfg) not in (LINEAR, TABLE) or cfg.model.k == "auto":
+    if model_kind(cfg) not in (LINEAR, TABLE) or cfg.model.k == "auto":
         return 1
     k: int = check_whole("model.k", cfg.model.k)
     if k > d:

@@ -63,7 +63,8 @@ class DropIn:
     """Module of compiled loops that can replace NumPy code.
 
     Attributes:
-        module: its dotted name. Its function prepare(variant) compiles what is used of it.
+        module: its dotted name. A module `name` has a function prepare_name(variant) that
+            compiles what is used of it.
         seconds: time that compiling takes.
         saves: seconds that the loops save in a job, compared with NumPy.
         variant: types of numbers; "" if there is no choice.
@@ -121,9 +122,13 @@ class DropIn:
             if missing:
                 _announce(sum(each.seconds for each in missing))
             for each in missing:
-                importlib.import_module(each.module).prepare(each.variant)
+                each._compile()
                 machine_code.keep(folder, each.source, each.variant)
         return importlib.import_module(self.module)
+
+    def _compile(self) -> None:
+        module = importlib.import_module(self.module)
+        getattr(module, f"prepare_{self.source.stem}")(self.variant)
 
     def _wanted(self) -> bool:
         """Return whether the stated job makes compiling pay."""

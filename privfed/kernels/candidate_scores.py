@@ -67,7 +67,7 @@ class CandidateScores:
         return totals, best
 
 
-def prepare() -> None:
+def choose_score_loops() -> None:
     """Decide how scores are computed, so that no round waits for it."""
     LOOPS.chosen()
 
@@ -87,7 +87,7 @@ def absolute_scores(P: Array, y: Array, longest: float, C: float) -> Array:
     y = np.ascontiguousarray(y)
     if loops := LOOPS.chosen():
         out = np.empty((P.shape[0], P.shape[3]))
-        loops.absolute_scores(np.ascontiguousarray(P), y, float(longest), float(C), out)
+        loops.write_absolute_scores(np.ascontiguousarray(P), y, float(longest), float(C), out)
         return out
     with np.errstate(all="ignore"):
         Q = np.moveaxis(P, 2, 0)  # (k, B, m, c)
@@ -119,7 +119,7 @@ def margin_scores(P: Array, y: Array, V: Array, rho: float) -> Array:
     best = np.zeros((P.shape[0], P.shape[3]))
     if loops := LOOPS.chosen():
         y = np.ascontiguousarray(y)
-        loops.margin_scores(np.ascontiguousarray(P), y, V, least, best)
+        loops.write_margin_scores(np.ascontiguousarray(P), y, V, least, best)
         return best
     Q = np.moveaxis((y[:, :, None, None] * P).astype(np.float32), 2, 0)  # (k, B, m, c)
     for v in V:

@@ -99,7 +99,7 @@ class Gradients:
         return self.lines(X, y, self.U, weight=self.weight, **more)
 
 
-def prepare(stored: Any = np.float32) -> None:
+def choose_gradient_loops(stored: Any = np.float32) -> None:
     """Decide how gradients are computed, so that no round waits for it.
 
     Args:

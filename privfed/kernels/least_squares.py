@@ -44,7 +44,7 @@ def predictions(X: NDArray[Any], W: Array) -> Array:
     """
     if loops := LOOPS.chosen():
         out = np.empty(X.shape[:2])
-        loops.predictions(X, W, out)
+        loops.write_predictions(X, W, out)
         return out
     return np.matmul(X.astype(np.float64, copy=False), W[..., None])[..., 0]
 
@@ -65,7 +65,7 @@ def lstsq(A: Array, y: Array, ridge: float = 0.0) -> Array:
     v, ok = np.empty((len(A), A.shape[2])), np.empty(len(A), dtype=np.bool_)
     with np.errstate(all="ignore"):
         if loops := LOOPS.chosen():
-            loops.lstsq(A, y, float(ridge), v, ok)
+            loops.write_least_squares(A, y, float(ridge), v, ok)
         else:
             size = max(1, BLOCK // max(1, A.shape[1] * A.shape[2]))
             for start in range(0, len(A), size):

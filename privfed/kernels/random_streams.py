@@ -72,7 +72,7 @@ class Stream:
         """Write normal numbers start, start + 1, ... into out, a contiguous array; return it."""
         flat = out.reshape(-1, copy=False)
         if loops := LOOPS.chosen():
-            loops.normals(self.key, start, flat)
+            loops.write_normals(self.key, start, flat)
         else:
             _by_place(self.key, start, flat, _normals)
         return out
@@ -84,7 +84,7 @@ class Stream:
         """
         flat = out.reshape(-1, copy=False)
         if loops := LOOPS.chosen():
-            loops.uniforms(self.key, start, flat)
+            loops.write_uniforms(self.key, start, flat)
         else:
             _by_place(self.key, start, flat, _uniforms)
         return out

@@ -23,7 +23,7 @@ from privfed.foundation.errors import ConfigError, nearest
 from privfed.foundation.linalg import Array
 from privfed.models.head_fitting import fit_head, no_heads
 from privfed.models.linear import LinearModel
-from privfed.models.published import Model, Published, read
+from privfed.models.published import Model, Published, read_published
 
 
 class PersonalModel:
@@ -43,7 +43,7 @@ class PersonalModel:
     @cached_property
     def published(self) -> Published:
         """Return the published content of the run's folder."""
-        return read(Path(self.run))
+        return read_published(Path(self.run))
 
     @property
     def model(self) -> Model:
@@ -212,7 +212,7 @@ class PersonalModel:
         )
 
 
-def load(run: str | os.PathLike[str]) -> PersonalModel:
+def load_model(run: str | os.PathLike[str]) -> PersonalModel:
     """Return the model in a finished run's folder.
 
     Args:

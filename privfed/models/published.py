@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from privfed.config.stored import load
+from privfed.config.stored import load_config
 from privfed.data.tables.schema import Schema
 from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import Array
@@ -84,7 +84,7 @@ class Published:
         return model
 
 
-def read(folder: str | Path) -> Published:
+def read_published(folder: str | Path) -> Published:
     """Return the published part of a finished run.
 
     Args:
@@ -139,5 +139,5 @@ def _head(folder: Path) -> str | None:
     """Return the kind of heads that the algorithm's config states; None if it states none."""
     if not (folder / "config.yaml").exists():
         return None
-    head = load(folder).algo.get("head")
+    head = load_config(folder).algo.get("head")
     return None if head is None else str(head)

@@ -49,20 +49,20 @@ def lengths(X: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class Heads:
+class RidgeHeads:
     """Ridge heads V (B, q, C) with the strengths lam (B,) that were chosen."""
 
     V: Array
     lam: Array
 
 
-def fit_heads(
+def fit_ridge_heads(
     X: Array,
     R: Array,
     unit: Array | None = None,
     strengths: Sequence[float] = STRENGTHS,
     centre: bool = False,
-) -> Heads:
+) -> RidgeHeads:
     """Return every user's best ridge fit by its own leave-one-out error.
 
     The score of a strength is -2 log of a likelihood, m log(error), plus that of a Gaussian prior
@@ -102,10 +102,10 @@ def fit_heads(
         best, chosen = np.where(better, loo, best), np.where(better, lam, chosen)
     inner = S / (values + chosen[:, None])[:, :, None]
     V = np.matmul(X.transpose(0, 2, 1), np.matmul(E, inner)) if dual else np.matmul(E, inner)
-    return Heads(V, chosen)
+    return RidgeHeads(V, chosen)
 
 
-def leave_one_out(X: Array, R: Array, heads: Heads) -> tuple[Array, Array]:
+def leave_one_out_residuals(X: Array, R: Array, heads: RidgeHeads) -> tuple[Array, Array]:
     """Return leave-one-out residuals, and the rows (X^T X + lam I)^-1 x_j.
 
     Args:

@@ -131,7 +131,7 @@ class TableModel:
             [np.full((*P.shape[:2], 1), CONSTANT), P * factors[:, None, :]], axis=2
         ), factors
 
-    def own(self, X: Array, R: Array) -> tuple[Array, Array, ridge.Heads]:
+    def own(self, X: Array, R: Array) -> tuple[Array, Array, ridge.RidgeHeads]:
         """Return inputs of heads, their factors, and users' ridge heads.
 
         Args:
@@ -142,7 +142,7 @@ class TableModel:
             Inputs Q (B, m, 1 + k), factors (B, k), and the heads.
         """
         Q, factors = self.head_rows(self.features(X))
-        return Q, factors, ridge.fit_heads(Q, R, np.ones(len(X)))
+        return Q, factors, ridge.fit_ridge_heads(Q, R, np.ones(len(X)))
 
     def fit(self, X: Array, Y: Array) -> Array:
         """Return the heads of some users, (B, 1 + k, C); without U, only an offset.
@@ -162,7 +162,7 @@ class TableModel:
         """
         R = Y - self.base(X)
         Q, _, heads = self.own(X, R)
-        return Y - ridge.leave_one_out(Q, R, heads)[0]
+        return Y - ridge.leave_one_out_residuals(Q, R, heads)[0]
 
     def scores(self, X: Array, V: Array) -> Array:
         """Return encoded predictions, (t, C).

@@ -97,7 +97,7 @@ class GaussianRelease:
 
 
 @dataclass(frozen=True)
-class Selection:
+class SelectionRelease:
     """Choice of one of `size` candidates, with probability proportional to exp(rate * score).
 
     The score of a candidate is the total over users. For the other attributes see
@@ -122,7 +122,7 @@ class Selection:
         return self.rate * self.sensitivity
 
 
-Release = GaussianRelease | Selection
+Release = GaussianRelease | SelectionRelease
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:

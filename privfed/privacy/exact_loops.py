@@ -124,7 +124,7 @@ def _run(words: Words, at: int, x: np.uint64, m: np.uint64, plain: bool) -> tupl
 
 
 @compiled(reorder=False)
-def fill(out: Whole, first: int, words: Words, at: int, s: int) -> tuple[int, int, int]:
+def fill_normals(out: Whole, first: int, words: Words, at: int, s: int) -> tuple[int, int, int]:
     """Write draws into out[first:] until a draw cannot be finished.
 
     Returns:
@@ -143,7 +143,7 @@ def fill(out: Whole, first: int, words: Words, at: int, s: int) -> tuple[int, in
 def fill_exponentials(
     k: Whole, x: Words, first: int, words: Words, at: int
 ) -> tuple[int, int, int]:
-    """Write exponential deviates k + x / 2^64 into k[first:], x[first:]; return as `fill`."""
+    """Write exponential deviates k + x / 2^64 into k[first:], x[first:]; return as `fill_normals`."""
     n = len(words)
     for i in range(first, len(k)):
         start, whole = at, 0
@@ -161,12 +161,12 @@ def fill_exponentials(
     return DONE, len(k), at
 
 
-def prepare(variant: str) -> None:
+def prepare_exact_loops(variant: str) -> None:
     """Compile the functions of this module that are used."""
     words = np.arange(4, dtype=np.uint64)
     # Words of the system's generator are read-only, which is a type of its own for Numba.
     words.flags.writeable = False
-    fill(np.empty(1, dtype=np.int64), 0, words, 0, 1)
-    fill(np.empty(1, dtype=np.int64), 0, np.arange(4, dtype=np.uint64), 0, 1)
+    fill_normals(np.empty(1, dtype=np.int64), 0, words, 0, 1)
+    fill_normals(np.empty(1, dtype=np.int64), 0, np.arange(4, dtype=np.uint64), 0, 1)
     for each in (words, np.arange(4, dtype=np.uint64)):
         fill_exponentials(np.empty(1, np.int64), np.empty(1, np.uint64), 0, each, 0)

@@ -153,7 +153,7 @@ def normals(size: int, s: int, fresh: Callable[[int], Words]) -> Whole:
     out = np.empty(size, dtype=np.int64)
     words, place, at = fresh(18 * size + 64), 0, 0
     while True:
-        state, place, at = loops.fill(out, place, words, at, s)
+        state, place, at = loops.fill_normals(out, place, words, at, s)
         if state == loops.DONE:
             return out
         if state == loops.TIE:

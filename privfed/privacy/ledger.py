@@ -20,7 +20,7 @@ from privfed.privacy.accounting import (
     GaussianRelease,
     Price,
     Release,
-    Selection,
+    SelectionRelease,
     composed,
     gaussian_mu,
     prices,
@@ -290,7 +290,7 @@ def linked(before: str, entry: dict[str, Any]) -> str:
 
 def read_release(line: dict[str, Any]) -> Release:
     """Return the release that a line of a ledger describes."""
-    kinds: tuple[Any, ...] = (GaussianRelease, Selection)
+    kinds: tuple[Any, ...] = (GaussianRelease, SelectionRelease)
     kind = next(kind for kind in kinds if kind.mechanism == line["mechanism"])
     values = {field.name: line[field.name] for field in fields(kind)}
     release: Release = kind(

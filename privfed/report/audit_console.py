@@ -9,14 +9,14 @@ from typing import Any
 from rich.progress import TextColumn
 
 from privfed.privacy.ledger import Budget
-from privfed.report.progress import PatientConsole, Watched, bar
+from privfed.report.progress import LiveDisplay, PatientConsole, bar
 
 Audit = dict[str, Any]
 METHODS = {"gaussian-fit": "Gaussian fit", "clopper-pearson": "Clopper-Pearson"}
 """Methods by their names in result.json."""
 
 
-class Progress(Watched):
+class AuditProgress(LiveDisplay):
     """Shows a bar with the time left on a terminal, and a few plain lines elsewhere.
 
     Args:
@@ -61,7 +61,7 @@ class Progress(Watched):
             )
 
 
-def verdict(audit: Audit) -> str:
+def audit_verdict(audit: Audit) -> str:
     """Return in one sentence whether the claim is consistent with the audit."""
     lower, claimed = f"{audit['epsilon_lower']:.4g}", f"{audit['epsilon_claimed']:.4g}"
     sure = f"{audit['confidence']:.4%}".rstrip("%").rstrip("0").rstrip(".") + "%"
@@ -70,7 +70,7 @@ def verdict(audit: Audit) -> str:
     return f"the claim of epsilon {claimed} is {found}: {bound}"
 
 
-def described(audit: Audit) -> list[tuple[str, str]]:
+def describe_bounds(audit: Audit) -> list[tuple[str, str]]:
     """Return each lower bound in words, with its epsilon or the reason why it is not used."""
     if audit["kind"] == "one run":
         return [
@@ -101,7 +101,7 @@ def effort(result: dict[str, Any]) -> str:
     return f"{audit['repetitions']:,} repetitions, {audit['runs']:,} runs of {releases} release(s)"
 
 
-def show_summary(result: dict[str, Any], folder: Path) -> None:
+def show_audit_summary(result: dict[str, Any], folder: Path) -> None:
     """Print the results of an audit.
 
     Args:
@@ -112,7 +112,7 @@ def show_summary(result: dict[str, Any], folder: Path) -> None:
     rows = [("claimed by the ledger", f"{audit['epsilon_claimed']:.4g}")]
     rows += [
         (f"at least, by {name}" if i == 0 else f"          by {name}", value)
-        for i, (name, value) in enumerate(described(audit))
+        for i, (name, value) in enumerate(describe_bounds(audit))
     ]
     width = max(len(name) for name, _ in rows)
     console.print(f"epsilon at delta {audit['delta']:g}, {result['privacy']['neighbouring']}:")
@@ -123,7 +123,7 @@ def show_summary(result: dict[str, Any], folder: Path) -> None:
             f"mu {audit['mu_claimed']:.4g} claimed, {audit['mu']:.4g} measured, "
             f"at least {audit['mu_lower']:.4g}"
         )
-    sentence = verdict(audit)
+    sentence = audit_verdict(audit)
     console.print(sentence[0].upper() + sentence[1:] + ".")
     console.print(f"{effort(result)}, {result['time']['total_s']:.1f} s in all.")
     console.print(

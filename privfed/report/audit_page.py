@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from privfed.foundation.linalg import Array
-from privfed.report.audit_console import Audit, described, effort, verdict
+from privfed.report.audit_console import Audit, audit_verdict, describe_bounds, effort
 from privfed.report.charts import Series, histogram_chart, line_chart
-from privfed.report.templating import Figure, Page, Picture, Table, render
+from privfed.report.templating import Figure, Page, Picture, TextTable, render
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class AuditPage(Page):
     """Content of audit.html: verdict, lower bounds, charts (none for one run), configuration."""
 
     verdict: str
-    bounds: Table
+    bounds: TextTable
     pictures: Sequence[Picture]
     config: str
 
@@ -62,7 +62,7 @@ def audit_page(result: dict[str, Any], curves: Curves | None, config: str) -> st
         config: The configuration as YAML.
     """
     audit = result["audit"]
-    found, sentence = "consistent" if audit["consistent"] else "claim refuted", verdict(audit)
+    found, sentence = "consistent" if audit["consistent"] else "claim refuted", audit_verdict(audit)
     return render(
         "audit.html.md",
         AuditPage(
@@ -71,7 +71,7 @@ def audit_page(result: dict[str, Any], curves: Curves | None, config: str) -> st
             figures=_figures(result),
             versions=result["versions"],
             verdict=f"{sentence[0].upper()}{sentence[1:]}.",
-            bounds=Table(["lower bound", "epsilon"], described(audit)),
+            bounds=TextTable(["lower bound", "epsilon"], describe_bounds(audit)),
             pictures=[] if curves is None else [_trade_off(curves, audit), _values(curves)],
             config=config,
         ),

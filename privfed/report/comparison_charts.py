@@ -10,7 +10,7 @@ from statistics import fmean
 from privfed.data.error_tally import RATIOS
 from privfed.report.charts import Series, line_chart
 from privfed.report.gain_chart import gain_label
-from privfed.report.past_runs import Setting, in_words, spread
+from privfed.report.past_runs import Setting, settings_in_words, spread
 from privfed.report.templating import Picture
 from privfed.report.wording import error_in_words, error_of
 
@@ -28,9 +28,9 @@ def _lines(settings: Sequence[Setting]) -> dict[str, list[Setting]]:
     """Return the settings that are points of one line, by the line's name."""
     lines: dict[str, list[Setting]] = {}
     for setting in settings:
-        lines.setdefault(in_words(setting.line) or setting.runs[0].result["algo"], []).append(
-            setting
-        )
+        lines.setdefault(
+            settings_in_words(setting.line) or setting.runs[0].result["algo"], []
+        ).append(setting)
     return lines
 
 
@@ -219,7 +219,7 @@ def _shown_curves(settings: Sequence[Setting]) -> Sequence[Setting]:
         return settings
     budgets: dict[str, list[Setting]] = {}
     for setting in settings:
-        budgets.setdefault(in_words(setting.budget), []).append(setting)
+        budgets.setdefault(settings_in_words(setting.budget), []).append(setting)
     by_size = sorted(budgets.values(), key=len)
     most = [members for members in by_size if len(members) == len(by_size[-1])]
     return most[len(most) // 2][: len(COLOURS)]

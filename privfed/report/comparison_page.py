@@ -23,7 +23,7 @@ from privfed.report.comparison_charts import (
     gains_picture,
 )
 from privfed.report.past_runs import Run, Setting, differing, settings_of, shown
-from privfed.report.templating import Figure, Page, Picture, Table, render
+from privfed.report.templating import Figure, Page, Picture, TextTable, render
 from privfed.report.wording import error_in_words
 
 SEVERAL = (
@@ -72,12 +72,12 @@ class ComparisonPage(Page):
     """
 
     pictures: Sequence[Picture]
-    settings: Table
+    settings: TextTable
     budgets: Mapping[str, Mapping[str, float]]
     colours: Mapping[str, str]
     guarantees: Mapping[str, Sequence[str]]
     warning: str
-    differences: Table | None
+    differences: TextTable | None
     runs: Sequence[RunLine]
 
 
@@ -184,7 +184,7 @@ def _pictures(settings: Sequence[Setting]) -> list[Picture]:
     ]
 
 
-def _settings(settings: Sequence[Setting]) -> Table:
+def _settings(settings: Sequence[Setting]) -> TextTable:
     ends = [
         end for end in LEVELS if any(run.rival(end) is not None for s in settings for run in s.runs)
     ]
@@ -196,7 +196,7 @@ def _settings(settings: Sequence[Setting]) -> Table:
         means = [f"{fmean(values):.4g}" if values else "" for values in rivals]
         rows.append([s.name, str(len(s.runs)), mean_and_spread(s), f"{s.epsilon:.4g}", *means])
     head = ["setting", "seeds", "error", "epsilon spent", *(LEVELS[end] for end in ends)]
-    return Table(head, rows)
+    return TextTable(head, rows)
 
 
 def _guarantees(settings: Sequence[Setting]) -> dict[str, list[str]]:
@@ -208,13 +208,13 @@ def _guarantees(settings: Sequence[Setting]) -> dict[str, list[str]]:
     return said
 
 
-def _differences(settings: Sequence[Setting]) -> Table | None:
+def _differences(settings: Sequence[Setting]) -> TextTable | None:
     rows = [
         [key, *(shown(setting.runs[0].config.get(key, "-")) for setting in settings)]
         for key in differing(settings)
     ]
     head = ["key", *(setting.name for setting in settings)]
-    return Table(head, rows, text_columns=len(head)) if rows else None
+    return TextTable(head, rows, text_columns=len(head)) if rows else None
 
 
 def _line(run: Run, setting: Setting, folder: Path) -> RunLine:

@@ -18,7 +18,7 @@ from privfed.foundation.atomic_files import write_atomically
 from privfed.privacy.accounting import Planned, paid_by_one_user
 from privfed.privacy.ledger import Budget
 from privfed.privacy.statement import guarantee_in_words
-from privfed.report.progress import PatientConsole, Watched, bar
+from privfed.report.progress import LiveDisplay, PatientConsole, bar
 from privfed.report.wording import (
     FIGURES,
     Row,
@@ -45,7 +45,7 @@ class RunView(Protocol):
     strategy: Any
 
 
-class Progress(Watched):
+class RunProgress(LiveDisplay):
     """Shows a bar on a terminal, and plain lines elsewhere.
 
     Args:

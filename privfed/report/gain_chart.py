@@ -9,7 +9,7 @@ import numpy as np
 from privfed.data.error_tally import RATIOS, SIZES
 from privfed.foundation.linalg import Array
 from privfed.report.charts import Series, histogram_chart
-from privfed.report.templating import Picture, Table
+from privfed.report.templating import Picture, TextTable
 from privfed.report.wording import error_of
 
 
@@ -41,7 +41,7 @@ def gain_label(ratio: bool) -> str:
     return "wrong answers alone, less those of the personal model"
 
 
-def size_table(by_size: Array) -> Table:
+def size_table(by_size: Array) -> TextTable:
     """Return a table of users by the number of rows they train with.
 
     Args:
@@ -59,7 +59,7 @@ def size_table(by_size: Array) -> Table:
             continue
         means = f"{own / users:.4g}", f"{alone / users:.4g}"
         rows.append([_span(int(low), high), f"{users:,.0f}", f"{gain / users:.0%}", *means])
-    return Table(["rows a user trains with", "users", "who gain", "error", "alone"], rows)
+    return TextTable(["rows a user trains with", "users", "who gain", "error", "alone"], rows)
 
 
 def _span(low: int, high: float) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from privfed.config.choices import GROUPS
-from privfed.config.stored import load
+from privfed.config.stored import load_config
 from privfed.foundation.errors import ConfigError
 from privfed.report.wording import Row, error_of
 
@@ -85,7 +85,7 @@ class Setting:
     @property
     def name(self) -> str:
         """Return the name of the setting."""
-        return in_words(self.line | self.budget) or self.runs[0].result["algo"]
+        return settings_in_words(self.line | self.budget) or self.runs[0].result["algo"]
 
     @property
     def error(self) -> float:
@@ -109,7 +109,7 @@ def spread(values: Iterable[float]) -> float | None:
     return stdev(known) if len(known) > 1 else None
 
 
-def in_words(settings: dict[str, Any]) -> str:
+def settings_in_words(settings: dict[str, Any]) -> str:
     """Return settings as text, such as `algo=fedrep, eps=1`."""
     return ", ".join(f"{key}={shown(value)}" for key, value in settings.items())
 
@@ -149,7 +149,7 @@ def find(paths: Sequence[Path]) -> list[Run]:
                 f"{path}: there is no finished run in it, as no result.json is there or below"
             )
         folders |= {folder.resolve(): folder for folder in kept}
-    runs = [read(folder) for folder in folders.values()]
+    runs = [read_run(folder) for folder in folders.values()]
     real = [run for run in runs if "audit" not in run.result]
     if not real:
         raise ConfigError(
@@ -158,7 +158,7 @@ def find(paths: Sequence[Path]) -> list[Run]:
     return real
 
 
-def read(folder: Path) -> Run:
+def read_run(folder: Path) -> Run:
     """Return the run in a folder.
 
     Raises:
@@ -174,7 +174,7 @@ def read(folder: Path) -> Run:
         raise ConfigError(
             f"{folder / 'result.json'}: is not the result of a run, as it has no {missing[0]!r}"
         )
-    cfg = OmegaConf.to_container(load(folder))
+    cfg = OmegaConf.to_container(load_config(folder))
     assert isinstance(cfg, dict)
     config = dict(flat(cfg))
     for group, name in (

@@ -53,7 +53,7 @@ def bar(console: Console, before: ProgressColumn, *after: ProgressColumn, width:
     return Bar(*columns, console=console, disable=console.quiet or not console.is_terminal)
 
 
-class Watched:
+class LiveDisplay:
     """Context manager that shows a bar while it is active."""
 
     bar: Bar
@@ -66,7 +66,7 @@ class Watched:
         self.bar.stop()
 
 
-class SweepProgress(Watched):
+class SweepProgress(LiveDisplay):
     """Shows the runs of a sweep: a bar with the time left on a terminal, else one line per run.
 
     Args:

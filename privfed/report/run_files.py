@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from privfed.config.stored import load
+from privfed.config.stored import load_config
 from privfed.data.error_bins import Scale
 from privfed.federation.user_state import PRIVATE
 from privfed.foundation.atomic_files import write_atomically
@@ -169,7 +169,7 @@ def _flagged(folder: Path, result: dict[str, Any]) -> dict[str, Any]:
 def spent_in(folder: Path) -> float | None:
     """Return what the ledger in a folder spent, to four digits; None if it cannot be read."""
     try:
-        cfg = load(folder)
+        cfg = load_config(folder)
         ledger = Ledger(Budget(cfg.eps, cfg.delta, cfg.neighbouring))
         ledger.verify(folder / "ledger.jsonl")
     except (PrivfedError, OmegaConfBaseException):
@@ -211,7 +211,7 @@ def page_again(run: Run) -> str:
     )
     split = np.asarray(extra["split"], dtype=np.int64) if extra.get("split") else None
     by_size = np.asarray(extra["by_size"], dtype=np.float64) if "by_size" in extra else None
-    config = OmegaConf.to_yaml(load(run.folder))
+    config = OmegaConf.to_yaml(load_config(run.folder))
     return report_page(
         run.result, run.rows, histograms if scale else {}, scale, config, split, by_size
     )

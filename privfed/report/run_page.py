@@ -14,7 +14,7 @@ from privfed.foundation.linalg import Array
 from privfed.privacy.statement import guarantee_in_words, nothing_released
 from privfed.report.charts import Series, heat_map, histogram_chart, line_chart
 from privfed.report.gain_chart import gain_picture
-from privfed.report.templating import Figure, Page, Picture, Table, render
+from privfed.report.templating import Figure, Page, Picture, TextTable, render
 from privfed.report.wording import (
     ERRORS,
     FIGURES,
@@ -53,11 +53,11 @@ class RunPage(Page):
     """
 
     verdict: str
-    errors: Table | None
+    errors: TextTable | None
     guarantee: str
     notes: Sequence[str]
     pictures: Sequence[Picture]
-    steps: Table | None
+    steps: TextTable | None
     config: str
 
 
@@ -143,7 +143,7 @@ def _ratio(own: float, alone: float) -> str:
     return f"{high / low:,.3g}x {word}" if high < 10 * low else f"{high / low:,.0f}x {word}"
 
 
-def _errors(result: Row) -> Table | None:
+def _errors(result: Row) -> TextTable | None:
     metrics = result["metrics"]
     if not error_of(metrics):
         return None
@@ -151,7 +151,7 @@ def _errors(result: Row) -> Table | None:
         (words, metrics[key]) for key, words in FIGURES.items() if key in metrics
     ]
     head = (f"{error_in_words(result)} (simulation, not private)", "")
-    return Table(head, [(words, f"{value:.4g}") for words, value in values])
+    return TextTable(head, [(words, f"{value:.4g}") for words, value in values])
 
 
 def _pictures(
@@ -248,7 +248,7 @@ def _range_of(numbers: NDArray[np.int64]) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
-def _steps(rows: Sequence[Row], task: str, rounds: int) -> Table:
+def _steps(rows: Sequence[Row], task: str, rounds: int) -> TextTable:
     names = {"clip": "clip norm", "noise_std": "noise std", "epsilon": "epsilon spent"}
     names |= {name: "error" for name in ERRORS} | {"dist": "distance"}
     columns = {key: name for key, name in names.items() if any(key in row for row in rows)}
@@ -257,4 +257,4 @@ def _steps(rows: Sequence[Row], task: str, rounds: int) -> Table:
         + [f"{row[key]:.4g}" if key in row else "" for key in columns]
         for row in rows
     ]
-    return Table(["step", *columns.values()], cells)
+    return TextTable(["step", *columns.values()], cells)

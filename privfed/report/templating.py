@@ -27,7 +27,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Rows of cells, as text.
 
     Attributes:
@@ -48,7 +48,7 @@ class Picture:
     title: str
     drawing: Markup
     note: str = ""
-    table: Table | None = None
+    table: TextTable | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,6 @@ def split(draws, head, batch, batches):  # type: ignore[no-untyped-def]
             batches[i, j] = 1 if place < head else 2 if place < head + batch else 0
 
 
-def prepare(variant: str) -> None:
+def prepare_batches(variant: str) -> None:
     """Compile the functions of this module that are used."""
     split(np.zeros((1, 3)), 1, 1, np.zeros((1, 3), np.uint8))

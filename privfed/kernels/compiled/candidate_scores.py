@@ -53,7 +53,7 @@ def _heads(Q, y, C, G, v):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def absolute_scores(P, y, longest, C, out):  # type: ignore[no-untyped-def]
+def write_absolute_scores(P, y, longest, C, out):  # type: ignore[no-untyped-def]
     """Write scores into out (B, c); see `privfed.kernels.candidate_scores.absolute_scores`."""
     users, m, k, count = P.shape
     Q, G, v, e = (
@@ -85,7 +85,7 @@ def absolute_scores(P, y, longest, C, out):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def margin_scores(P, y, V, rho, out):  # type: ignore[no-untyped-def]
+def write_margin_scores(P, y, V, rho, out):  # type: ignore[no-untyped-def]
     """Write scores into out (B, c); see `privfed.kernels.candidate_scores.margin_scores`."""
     users, m, k, count = P.shape
     plus, minus = np.empty(count, dtype=np.float32), np.empty(count, dtype=np.float32)
@@ -115,8 +115,8 @@ def margin_scores(P, y, V, rho, out):  # type: ignore[no-untyped-def]
             out[i, c] /= m
 
 
-def prepare(variant: str) -> None:
+def prepare_candidate_scores(variant: str) -> None:
     """Compile the functions of this module that are used."""
     P, y, out = np.ones((1, 2, 1, 1)), np.ones((1, 2)), np.empty((1, 1))
-    absolute_scores(P, y, 1.0, 1.0, out)
-    margin_scores(P, y, np.ones((1, 1), np.float32), np.float32(0.0), out)
+    write_absolute_scores(P, y, 1.0, 1.0, out)
+    write_margin_scores(P, y, np.ones((1, 1), np.float32), np.float32(0.0), out)

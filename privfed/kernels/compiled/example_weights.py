@@ -7,13 +7,13 @@ read as for a single user, but every value holds one number per user for eight u
 from __future__ import annotations
 
 from privfed.foundation.compilation import compiled
-from privfed.kernels.compiled.simd import WIDTH, fill, larger, load, root, smaller, store
+from privfed.kernels.compiled.simd import WIDTH, fill, larger, load_lanes, root, smaller, store
 from privfed.kernels.tolerances import LEVERAGE_TOLERANCE, RANK_TOLERANCE
 
 
 @compiled
 def _at(A, n):  # type: ignore[no-untyped-def]
-    return load(A, WIDTH * n)
+    return load_lanes(A, WIDTH * n)
 
 
 @compiled

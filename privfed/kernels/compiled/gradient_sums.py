@@ -47,7 +47,7 @@ from privfed.kernels.compiled.simd import (
     fill,
     first,
     get,
-    load,
+    load_lanes,
     load_rows,
     prefetch,
     put,
@@ -207,9 +207,9 @@ def _add(margin, clip, space, norms, ok):  # type: ignore[no-untyped-def]
                 store(G, i * size + c, fill(0.0))
         put(scales, 2 * WIDTH + i, factor)
     for c in range(0, size, WIDTH):
-        s = load(total, c)
+        s = load_lanes(total, c)
         for i in range(WIDTH):
-            s = s + load(G, i * size + c) * fill(get(scales, 2 * WIDTH + i))
+            s = s + load_lanes(G, i * size + c) * fill(get(scales, 2 * WIDTH + i))
         store(total, c, s)
 
 
@@ -225,8 +225,8 @@ def _project(X, m, d, UT, K, D, P):  # type: ignore[no-untyped-def]
             s, t = zero_rows(), zero_rows()
             for c in range(0, D, WIDTH):
                 x = load_rows(X, j * d + min(c, d - WIDTH), m * d)
-                s = s + x * load(u, c)
-                t = t + x * load(w, c)
+                s = s + x * load_lanes(u, c)
+                t = t + x * load_lanes(w, c)
             store(P, WIDTH * (a * m + j), totals(s))
             store(P, WIDTH * (a * m + m + j), totals(t))
 
@@ -247,10 +247,10 @@ def _combine(W, X, m, d, kept, K, D, out):  # type: ignore[no-untyped-def]
             b = min(c + WIDTH, d - WIDTH)
             s, t, v, w = nothing, nothing, nothing, nothing
             for j in range(m):
-                x, z = load(X, j * d + c), load(X, j * d + b)
+                x, z = load_lanes(X, j * d + c), load_lanes(X, j * d + b)
                 s, t = s + x * fill(get(p, WIDTH * j)), t + x * fill(get(q, WIDTH * j))
                 v, w = v + z * fill(get(p, WIDTH * j)), w + z * fill(get(q, WIDTH * j))
-            v, w = v * load(kept, c + WIDTH), w * load(kept, c + WIDTH)
+            v, w = v * load_lanes(kept, c + WIDTH), w * load_lanes(kept, c + WIDTH)
             squares, others = squares + s * s + v * v, others + t * t + w * w
             store(f, c, s)
             store(g, c, t)
@@ -259,9 +259,9 @@ def _combine(W, X, m, d, kept, K, D, out):  # type: ignore[no-untyped-def]
         if D % (2 * WIDTH):
             s, t = nothing, nothing
             for j in range(m):
-                x = load(X, j * d + d - WIDTH)
+                x = load_lanes(X, j * d + d - WIDTH)
                 s, t = s + x * fill(get(p, WIDTH * j)), t + x * fill(get(q, WIDTH * j))
-            s, t = s * load(kept, D - WIDTH), t * load(kept, D - WIDTH)
+            s, t = s * load_lanes(kept, D - WIDTH), t * load_lanes(kept, D - WIDTH)
             squares, others = squares + s * s, others + t * t
             store(f, D - WIDTH, s)
             store(g, D - WIDTH, t)
@@ -276,7 +276,7 @@ def _clip_factor(norm, clip):  # type: ignore[no-untyped-def]
     return 0.0 if factor < TINY else factor
 
 
-def prepare(variant: str) -> None:
+def prepare_gradient_sums(variant: str) -> None:
     """Compile for examples stored as float32 or float64."""
     X, y = np.ones((1, 3, 1), variant), np.ones((1, 3), variant)
     batches, norms, ok = np.zeros((1, 3), np.uint8), np.empty(1), np.empty(1, dtype=np.bool_)

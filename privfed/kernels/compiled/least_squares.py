@@ -91,7 +91,7 @@ def _gram(A, G):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def lstsq(A, y, ridge, v, ok):  # type: ignore[no-untyped-def]
+def write_least_squares(A, y, ridge, v, ok):  # type: ignore[no-untyped-def]
     """Write solutions into v (B, k), and whether the Gram matrix has full rank into ok (B,)."""
     users, m, k = A.shape
     primal = k <= m
@@ -130,7 +130,7 @@ def lstsq(A, y, ridge, v, ok):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def predictions(X, W, out):  # type: ignore[no-untyped-def]
+def write_predictions(X, W, out):  # type: ignore[no-untyped-def]
     """Write <x_j, w_i> into out (B, m): X (B, m, d), W (B, d)."""
     users, m, _ = X.shape
     for i in range(users):
@@ -138,8 +138,8 @@ def predictions(X, W, out):  # type: ignore[no-untyped-def]
             out[i, j] = dot(X[i, j], W[i])
 
 
-def prepare(variant: str) -> None:
+def prepare_least_squares(variant: str) -> None:
     """Compile the functions of this module that are used."""
     A, y = np.ones((1, 2, 1)), np.ones((1, 2))
-    lstsq(A, y, 0.0, np.empty((1, 1)), np.empty(1, dtype=np.bool_))
-    predictions(A.astype(np.float32), np.ones((1, 1)), np.empty((1, 2)))
+    write_least_squares(A, y, 0.0, np.empty((1, 1)), np.empty(1, dtype=np.bool_))
+    write_predictions(A.astype(np.float32), np.ones((1, 1)), np.empty((1, 2)))

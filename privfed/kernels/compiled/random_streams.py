@@ -82,7 +82,7 @@ def _normal_pairs(radii, angles, out):  # type: ignore[no-untyped-def]
 
 
 @compiled(reorder=False)
-def normals(key, start, out):  # type: ignore[no-untyped-def]
+def write_normals(key, start, out):  # type: ignore[no-untyped-def]
     """Write numbers start, start + 1, ... of a stream of normal numbers into out (count,)."""
     words, made = np.empty((4, LANES), np.uint32), np.empty((4, LANES), np.float32)
     done = 0
@@ -97,7 +97,7 @@ def normals(key, start, out):  # type: ignore[no-untyped-def]
 
 
 @compiled(reorder=False)
-def uniforms(key, start, out):  # type: ignore[no-untyped-def]
+def write_uniforms(key, start, out):  # type: ignore[no-untyped-def]
     """Write numbers start, start + 1, ... of a stream of uniform numbers into out (count,)."""
     words = np.empty((4, LANES), np.uint32)
     done = 0
@@ -111,7 +111,7 @@ def uniforms(key, start, out):  # type: ignore[no-untyped-def]
         done += count
 
 
-def prepare(variant: str) -> None:
+def prepare_random_streams(variant: str) -> None:
     """Compile the functions of this module that are used."""
-    normals(np.uint64(0), 0, np.empty(1, np.float32))
-    uniforms(np.uint64(0), 0, np.empty(1, np.float32))
+    write_normals(np.uint64(0), 0, np.empty(1, np.float32))
+    write_uniforms(np.uint64(0), 0, np.empty(1, np.float32))

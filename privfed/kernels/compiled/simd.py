@@ -126,7 +126,7 @@ def put(_typing, pointer, index, value):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def load(_typing, pointer, index):  # type: ignore[no-untyped-def]
+def load_lanes(_typing, pointer, index):  # type: ignore[no-untyped-def]
     """Return eight adjacent numbers, from `index` on."""
 
     def code(context, builder, signature, values):  # type: ignore[no-untyped-def]
