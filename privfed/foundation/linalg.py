@@ -40,8 +40,9 @@ def low_rank_retraction(
 ) -> tuple[Array, Array, Array]:
     """Return the rank-r SVD of M + xi, for M = U diag(S) V^T and a tangent vector xi.
 
-    xi = U A V^T + U B + C V^T. M + xi has rank at most 2r, since it is [U C] [[diag(S) + A, I], [I,
-    0]] [V B^T]^T. Two thin QRs leave a core of 2r x 2r, and its SVD is that of M + xi.
+    xi = U A V^T + U B + C V^T. M + xi has rank at most 2r, since it is
+    [U C] [[diag(S) + A, I], [I, 0]] [V B^T]^T. Two thin QRs leave a core of 2r x 2r, and its SVD
+    is that of M + xi.
 
     Args:
         U: (d1, r), orthonormal.
