@@ -143,7 +143,7 @@ def fill_normals(out: Whole, first: int, words: Words, at: int, s: int) -> tuple
 def fill_exponentials(
     k: Whole, x: Words, first: int, words: Words, at: int
 ) -> tuple[int, int, int]:
-    """Write exponential deviates k + x / 2^64 into k[first:], x[first:]; return as `fill_normals`."""
+    """Write deviates k + x / 2^64 into k[first:], x[first:]; returns as `fill_normals`."""
     n = len(words)
     for i in range(first, len(k)):
         start, whole = at, 0
