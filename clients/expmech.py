@@ -39,7 +39,7 @@ from privfed.algorithm.linear_client import LinearClient
 from privfed.data.cohort import Cohort
 from privfed.foundation.constraints import POSITIVE, Choice
 from privfed.foundation.linalg import Array
-from privfed.kernels.candidate_scores import CandidateScores, absolute_scores, prepare
+from privfed.kernels.candidate_scores import CandidateScores, absolute_scores, choose_score_loops
 
 
 class ExpMechClient(LinearClient):
@@ -58,7 +58,7 @@ class ExpMechClient(LinearClient):
         super().__init__(cohort, None, train, heads)
         self.L_f, self.C, self.relative = float(L_f), float(C), targets == "relative"
         if len(cohort):
-            prepare()
+            choose_score_loops()
 
     @property
     def sensitivity(self) -> float:

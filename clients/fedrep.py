@@ -24,7 +24,14 @@ from privfed.data.cohort import BYTES, Cohort, Ids, draws
 from privfed.foundation.constraints import Choice
 from privfed.foundation.errors import ConfigError, check_number
 from privfed.foundation.linalg import Array
-from privfed.kernels.gradients import FITS, JUDGES, Gradients, Marks, prepare, split_batches
+from privfed.kernels.gradients import (
+    FITS,
+    JUDGES,
+    Gradients,
+    Marks,
+    choose_gradient_loops,
+    split_batches,
+)
 from privfed.kernels.least_squares import leave_one_out_heads, lstsq
 from privfed.privacy.clipping import Contributions
 
@@ -66,7 +73,7 @@ class FedRepClient(LinearClient):
         self.estimator = estimator
         self.b_head, self.b = batch_sizes(self.m, self.m0, head_batch, batch)
         if len(cohort):
-            prepare(cohort.X.dtype if isinstance(cohort, Cohort) else np.float32)
+            choose_gradient_loops(cohort.X.dtype if isinstance(cohort, Cohort) else np.float32)
 
     def portions(self, task: str, users: Ids | None) -> Iterator[Cohort]:
         """Yield the users of a task as they are stored; the gradient takes larger blocks."""

@@ -30,7 +30,7 @@ from privfed.data.cohort import Cohort
 from privfed.foundation.constraints import AT_LEAST_ZERO, POSITIVE, WHOLE
 from privfed.foundation.linalg import Array
 from privfed.foundation.seeding import generator
-from privfed.kernels.candidate_scores import CandidateScores, margin_scores, prepare
+from privfed.kernels.candidate_scores import CandidateScores, choose_score_loops, margin_scores
 from privfed.kernels.least_squares import lstsq
 
 FINE = 8
@@ -67,7 +67,7 @@ class JLMarginClient(CohortClient):
         self.seed, self.M = seed, sketch_matrix(seed, sketch, d)
         self.seen = sketched(self.cohort, self.M)
         if len(cohort):
-            prepare()
+            choose_score_loops()
 
     @task
     def select(self, block: Cohort, shared: NDArrays, told: Announcement) -> CandidateScores:

@@ -68,7 +68,7 @@ class TableFedRepClient(TableClient):
         """Return G_i^T of every user (B, k, d)."""
         model, X, R = self.encoded(block, shared)
         Q, factors, heads = model.own(X, R)
-        e, H = ridges.leave_one_out(Q, R, heads)
+        e, H = ridges.leave_one_out_residuals(Q, R, heads)
         own = np.matmul(e, heads.V.transpose(0, 2, 1)) - np.vecdot(e, e)[..., None] * H
         weights = own[:, :, 1:] * factors[:, None, :] / -X.shape[1]
         return np.matmul(weights.transpose(0, 2, 1), X)

@@ -10,13 +10,20 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Nothing this package starts reports home.
+# No process that this package starts may send usage statistics.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 
 def load(run: str | os.PathLike[str]) -> PersonalModel:
-    """The model that a finished run published, to predict with or to personalise; `run` is its folder."""
+    """Return the model that a finished run published, to predict with or to personalise.
+
+    Args:
+        run: folder of the run.
+
+    Raises:
+        ConfigError: the folder has no model that can be personalised.
+    """
     from privfed.models import estimator
 
-    return estimator.load(run)
+    return estimator.load_model(run)

@@ -1,4 +1,4 @@
-"""List and start the commands of privfed: `privfed COMMAND ...` or `python -m privfed COMMAND ...`."""
+"""List and start the commands: `privfed COMMAND ...` or `python -m privfed COMMAND ...`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def usage() -> str:
         [
             "usage: privfed COMMAND ...",
             "",
-            "Private personalised federated learning: one shared representation, one private head per user.",
+            "Private personalised federated learning: one shared representation, one private head "
+            "per user.",
             "",
             "commands:",
             *lines,
@@ -45,10 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Start the named command.
 
     Args:
-        arguments: name of the command and its own arguments; those of the process unless given.
+        arguments: name of the command and its own arguments; those of the process if None.
 
     Returns:
-        The exit code of the command; 2 if there is no such command.
+        The exit code of the command; 2 if the command is unknown.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0] in ("-h", "--help", "help"):

@@ -26,7 +26,7 @@ def demo() -> None:
     cfg = compose(["runtime=superlink", *SMALL, *sys.argv[1:]])
     experiment = Experiment(cfg)
     folder = start_folder(cfg, cfg.out, cfg.algo.name)
-    with console.Progress(experiment) as progress:
+    with console.RunProgress(experiment) as progress:
         carry_out(experiment, folder, False, progress.step, say=show)
     print(f"written to {folder}")
 

@@ -186,7 +186,7 @@ class TableClient(CohortClient):
         X = encode(numbers, block.rows.codes, np.arange(len(block))[:, None])
         Y = public.targets(block.rows.y) if labels else block.rows.y[..., None]
         middle_x, middle_y = X.mean(axis=1), Y.mean(axis=1)
-        fitted = ridge.fit_heads(X - middle_x[:, None], Y - middle_y[:, None], centre=True)
+        fitted = ridge.fit_ridge_heads(X - middle_x[:, None], Y - middle_y[:, None], centre=True)
         T = (
             encode(block.held.numbers.astype(np.float64), block.held.codes, block.whose)
             - middle_x[block.whose]

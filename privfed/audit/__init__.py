@@ -1,1 +1,1 @@
-"""Put a privacy claim to the test: black-box audit, one-run audit, replay."""
+"""Test a privacy claim: black-box audit, one-run audit, replay."""

@@ -1,4 +1,4 @@
-"""Audit a privacy claim: `python -m privfed.audit algo=fedrep eps=1`, the same as `privfed audit`."""
+"""Audit a privacy claim, as `privfed audit`: `python -m privfed.audit algo=fedrep eps=1`."""
 
 from __future__ import annotations
 

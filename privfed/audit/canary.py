@@ -1,25 +1,32 @@
-"""The worlds that an audit tells apart: the real strategy, gate and ledger, with one hostile user more or less.
+"""Worlds that an audit compares: real strategy, gate and ledger, with or without a hostile user.
 
-The guarantee covers everything that leaves the gate, whatever the data of the others are and whatever one user's client sends.
-So the worst case is played, and no client computes anything:
+The guarantee covers everything that leaves the gate, whatever the data of the other users are and
+whatever the client of one user sends. So the audit plays the worst case, and no client computes
+anything:
 
-    canary   a node with one user. In step t it sends +100 clip u_t, which the server has to clip to +clip u_t (world PLUS),
-             or -100 clip u_t (MINUS), or no answer at all (SILENT), and says that it has a million examples
-    others   one node, who all send -clip u_t; the adversary knows it, so it can be subtracted
-    u_t      a fixed direction a sum, in its first coordinates: where noise were used twice, the same coordinates would show it
+    canary   a node with one user. In step t it sends +100 clip u_t, which the server has to
+             clip to +clip u_t (world PLUS), or -100 clip u_t (MINUS), or no answer at all
+             (SILENT). It claims to have a million examples
+    others   one node for all other users, who all send -clip u_t. The adversary knows this
+             vector, so it can be subtracted
+    u_t      a fixed direction per sum, in its first coordinates. If noise were used twice,
+             the same coordinates would show it
 
-replace-one compares PLUS with MINUS, which are as far apart as two users can be, 2 clip. A user who keeps silent is a
-neighbour, too: some of the repetitions also play SILENT, and find what depends on the number of replies. add-remove
-compares PLUS with SILENT. In a step that selects, the canary gives the highest score to a few candidates and the lowest to the
-rest, or the other way round; the counts behind private clip norms are sums like any other.
+replace-one compares PLUS with MINUS, which are as far apart as two users can be: 2 clip. A silent
+user is a neighbour, too: some of the repetitions also play SILENT, and so detect anything that
+depends on the number of replies. add-remove compares PLUS with SILENT. In a step that selects, the
+canary gives the highest score to a few candidates and the lowest to all others, or the other way
+round. The counts behind private clip norms are sums like any other.
 
-What is observed is what the algorithm's own step is given (the released mean, times the public number of users), and what
-the gate returns for clip norms; all else that is published is computed from these. Two numbers a release are kept, in units of
-the clip norm: the component along u_t after subtraction of the others, and the energy beside it.
+The audit observes the input of the algorithm's own step (the released mean, times the public number
+of users) and the output of the gate for clip norms; everything else that is published is computed
+from these. Two numbers per release are kept, in units of the clip norm: the component along u_t
+after subtraction of the other users, and the energy orthogonal to it.
 
-A repetition plays each of its worlds once, as one whole run with a strategy and a ledger of its own. The noise source never
-sees a sum, so the worlds of one repetition may be given the same draws: each has exactly the distribution it would have alone,
-and the distance between them is measured more precisely. Repetitions have independent noise.
+A repetition plays each of its worlds once, as one whole run with its own strategy and ledger. The
+noise source never sees a sum, so the worlds of one repetition may share their draws: each world has
+exactly the distribution it would have alone, and the distance between the worlds is measured more
+precisely. Repetitions have independent noise.
 """
 
 from __future__ import annotations
@@ -54,21 +61,32 @@ SIGN = {PLUS: 1.0, MINUS: -1.0}
 LOUD = 100.0
 EXAMPLES = 10**6
 SPAN = 8
-"""Directions lie in so many first coordinates."""
+"""Directions are nonzero in the first SPAN coordinates only."""
 CANARY, OTHERS = "canary", "others"
 Key = tuple[int, tuple[float, ...], tuple[Any, ...]]
-"""What replies depend on: the step, its clip norms, and the shapes of its sums, which may follow from what was released."""
+"""What replies depend on: the step, its clip norms, and the shapes of its sums.
+
+Shapes may follow from earlier releases.
+"""
 
 
 def population(users: int) -> Roster:
-    """The canary's node, and one node for everybody else."""
+    """Return a roster of the canary's node and one node for the other `users` - 1 users."""
     members = [Member(OTHERS, users - 1, new_token(), simulated=True)] if users > 1 else []
     return Roster([*members, Member(CANARY, 1, new_token(), simulated=True)])
 
 
 @dataclass(frozen=True)
 class Question:
-    """A sum that a step asks for. direction: u_t as a flat vector, or for a selection +1 and -1 by candidate."""
+    """Sum that a step asks for.
+
+    Attributes:
+        name: name of the release.
+        shape: shape of the sum.
+        bound: clip norm.
+        direction: u_t as a flat vector; for a selection, +1 or -1 per candidate.
+        selects: whether the step selects a candidate.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -77,7 +95,12 @@ class Question:
     selects: bool
 
     def message(self, world: str, others: int) -> tuple[Array, Array]:
-        """What the canary sends in this world (in SILENT it does not), and what the others send."""
+        """Return the replies of the canary and of the other users, each of shape `shape`.
+
+        Args:
+            world: PLUS, MINUS or SILENT; in SILENT the canary's reply is not sent.
+            others: number of other users.
+        """
         loud = SIGN.get(world, 0.0) * LOUD * self.bound * self.direction
         known = (
             np.zeros(self.direction.shape)
@@ -87,7 +110,14 @@ class Question:
         return loud.reshape(self.shape), known.reshape(self.shape)
 
     def observed(self, released: Array, others: int) -> tuple[float, float]:
-        """The component along the direction, and the energy beside it; of a choice only whether it is one of the favoured."""
+        """Return the component along the direction, and the energy orthogonal to it.
+
+        For a selection, it is only whether the chosen candidate is one that the canary favours.
+
+        Args:
+            released: released sum, or index of the chosen candidate.
+            others: number of other users.
+        """
         if self.selects:
             return float(self.direction[int(released)]), 0.0
         rest = released.ravel() / self.bound + others * SLACK * self.direction
@@ -96,7 +126,7 @@ class Question:
 
 
 class SharedDraws:
-    """A noise source whose draws come again for the next world of the same repetition."""
+    """Noise source that repeats its draws for the next world of the same repetition."""
 
     def __init__(self, source: NoiseSource) -> None:
         self.source, self.name, self.repeatable = source, source.name, source.repeatable
@@ -104,11 +134,11 @@ class SharedDraws:
         self._left: dict[tuple[int, int, str, int], Iterator[Whole]] = {}
 
     def rewind(self) -> None:
-        """From here the draws come again, in the same order."""
+        """Repeat all draws from here on, in the same order."""
         self._left = {key: iter(draws) for key, draws in self._drawn.items()}
 
     def normal(self, size: int, s: int, name: str, round: int) -> Whole:
-        """See :class:`NoiseSource`; what no other world has asked for is drawn."""
+        """See :class:`NoiseSource`; a draw that no earlier world asked for is new."""
         key = (size, s, name, round)
         known = next(self._left.get(key, iter(())), None)
         if known is not None:
@@ -118,18 +148,23 @@ class SharedDraws:
         return drawn
 
     def choice(self, exponents: Array, name: str, round: int) -> int:
-        """See :class:`NoiseSource`; it depends on the sums, so every world has its own."""
+        """See :class:`NoiseSource`; never repeated, since choices depend on the sums."""
         return self.source.choice(exponents, name, round)
 
 
-class Stage:
-    """Plays repetitions of one configured experiment, which was made with `population`."""
+class CanaryStage:
+    """Plays repetitions of one configured experiment.
+
+    Args:
+        experiment: experiment whose roster is that of `population`.
+        repetitions: number of repetitions.
+    """
 
     def __init__(self, experiment: Experiment, repetitions: int) -> None:
         self.experiment, cfg = experiment, experiment.cfg
         self.repetitions = repetitions
         self.silent_every = max(1, min(10, repetitions // 300))
-        """Where both other worlds are played, every so many repetitions the canary is also silent."""
+        """Under replace-one, one in `silent_every` repetitions also plays SILENT."""
         settings = filled(cfg.algo.strategy, algorithm_settings(cfg))
         self._strategy = again(experiment.strategy, settings)
         self._init = again(experiment.federation.init, filled(cfg.init.strategy, cfg.init))
@@ -141,13 +176,17 @@ class Stage:
 
     @cached_property
     def group(self) -> int | None:
-        """The group of users that the canary is in, where there are groups."""
+        """Return the group of the canary; None if there are no groups."""
         plan, federation = self.experiment.strategy.plan, self.experiment.federation
         groups = max((step.phase.groups for step in plan), default=0)
         return next((g for g in range(groups) if federation.asked(groups, g)[CANARY]), None)
 
     def play(self, strategy: Any, world: str) -> list[tuple[Question, int, float, float]]:
-        """One whole run in one world: what every release showed, as (question, round, along, beside)."""
+        """Play one whole run in one world.
+
+        Returns:
+            (question, round, component along u_t, energy orthogonal to it) per release.
+        """
         means: list[Array] = []
         measured: list[Array] = []
         overhear(strategy, "apply", lambda _, step, released: means.extend(released))
@@ -174,8 +213,12 @@ class Stage:
         return seen
 
     def _prepare(self, strategy: Any, step: Any, key: Key, world: str) -> None:
-        """The sums of a step, and the nodes' replies; kept, as most runs ask the same with the same clip norms."""
-        if len(self._replies) > 10_000:  # clip norms by private quantiles: another one in every run
+        """Make the sums of a step and the nodes' replies, and keep them.
+
+        Most runs ask the same with the same clip norms.
+        """
+        # Private clip norms differ in every run, so the cache would grow without limit.
+        if len(self._replies) > 10_000:
             self._asked.clear()
             self._replies.clear()
         federation = strategy.federation
@@ -197,7 +240,10 @@ class Stage:
         self._replies[key, world] = replies
 
     def questions(self, strategy: Any, step: Any, clips: Sequence[float]) -> Iterator[Question]:
-        """The sums of a step in the order in which they are sent: the algorithm's own, then those that measure norms."""
+        """Yield the sums of a step in the order in which they are sent.
+
+        First come the algorithm's own sums, then those that measure norms.
+        """
         sums = strategy.shapes(step)
         if step.releases:
             for (name, shape), clip in zip(sums.items(), clips, strict=True):
@@ -216,7 +262,11 @@ class Stage:
                 )
 
     def direction(self, size: int, step: Any, name: str, measures: bool = False) -> Array:
-        """u_t; for a selection +1 at so many candidates that the canary's vote makes one of them as likely as all others."""
+        """Return u_t, (size,); for a selection, +1 for favoured candidates and -1 for all others.
+
+        The number of favoured candidates is such that, with the canary's vote, all of them together
+        are as likely as all other candidates together.
+        """
         rng = generator(self.experiment.federation.seed, "canary", name, step.round)
         if step.epsilon > 0 and not measures:
             raised = step.epsilon / (1.0 if self.add_remove else 2.0)
@@ -231,7 +281,7 @@ class Stage:
         return u / np.linalg.norm(u)
 
     def repetition(self, number: int) -> dict[str, Array]:
-        """The observations of one repetition by world: (releases, 2)."""
+        """Return the observations of one repetition by world, (releases, 2)."""
         cfg, experiment = self.experiment.cfg, self.experiment
         seed = int(generator(cfg.seed, "audit", number).integers(2**62))
         source = SharedDraws(noise_source(cfg.privacy.noise, seed, experiment.simulated))
@@ -252,7 +302,7 @@ class Stage:
         return seen
 
     def chunk(self, numbers: range) -> dict[str, Array]:
-        """Several repetitions: (repetitions, releases, 2) by world."""
+        """Return the observations of several repetitions by world, (repetitions, releases, 2)."""
         with threadpool_limits(1):
             played = [self.repetition(number) for number in numbers]
         worlds = {world for seen in played for world in seen}
@@ -262,13 +312,24 @@ class Stage:
 
 
 def again(made: Any, node: dict[str, Any]) -> Callable[..., Any]:
-    """Makes what was made from this configuration once more, thousands of times, without checking it every time."""
+    """Return a constructor that makes an object like `made`, without checking its settings again.
+
+    Args:
+        made: object that was made from the configuration, with checks.
+        node: its settings.
+    """
     kind: Callable[..., Any] = type(made)
     return partial(kind, **instantiate(without_about(node), _partial_=True).keywords)
 
 
 def overhear(owner: Any, method: str, note: Callable[..., None]) -> None:
-    """Call note(answer, *arguments) after every call of this object's method."""
+    """Call note(answer, *arguments) after every call of a method of one object.
+
+    Args:
+        owner: the object.
+        method: name of the method.
+        note: function to call.
+    """
     call = getattr(owner, method)
 
     def noted(*given: Any, **more: Any) -> Any:

@@ -1,9 +1,11 @@
-"""Whether what the ledger claims is what happens: every check of a grey-box replay, each with what it finds in words.
+"""Check the claims of the ledger by a grey-box replay; each violated claim is a finding in words.
 
-sensitivity   no user, however strange, moves a sum (a selection's log-probabilities) further than the ledger says
-ledger        passages through the gate = ledger entries = planned releases; a user pays in one group only
+sensitivity   no user moves a sum (or a selection's log-probabilities) further than the ledger says
+ledger        passages through the gate = ledger entries = planned releases; a user pays in one
+              group only
 noise         noise has the claimed scale, is drawn anew for every release, and depends on no data
-bypass        with the released values given, nothing public depends on a user's data, nor on who answers
+bypass        given the released values, nothing public depends on a user's data, or on which
+              users answer
 """
 
 from __future__ import annotations
@@ -26,16 +28,21 @@ from privfed.foundation.seeding import generator
 from privfed.privacy.neighbouring import ADD_REMOVE, WEAK
 
 PLACE = 1
-"""Where the user who changes stands in its cohort."""
+"""Position in its cohort of the user that changes."""
 SHARED = ("huge", "overflowing", "tiny", "aligned", "lopsided")
-"""Strange users whose features two weak neighbours share."""
+"""Names of hostile users whose features are shared by two weak neighbours."""
 ROUNDING = 1e-9
 """Relative error of the comparison itself."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim that does not hold. claim: sensitivity, ledger, noise or bypass."""
+    """Claim that does not hold.
+
+    Attributes:
+        claim: sensitivity, ledger, noise or bypass.
+        words: what is wrong.
+    """
 
     claim: str
     words: str
@@ -43,20 +50,35 @@ class Finding:
 
 @dataclass
 class Report:
-    """What a replay found: how near users came to what is claimed, by name of the release, and what is wrong."""
+    """Result of a replay.
+
+    Attributes:
+        guarantee: guarantee of the audited algorithm.
+        neighbouring: neighbouring relation.
+        releases: number of releases per run.
+        runs: number of runs.
+        nearest: by name of the release, the largest distance of neighbours on honest nodes, as a
+            fraction of the claimed sensitivity (or epsilon), and who the neighbours were.
+        lying: the same for the node of a single user that lies.
+        findings: claims that do not hold.
+    """
 
     guarantee: str
     neighbouring: str
     releases: int = 0
     runs: int = 0
     nearest: dict[str, tuple[float, str]] = field(default_factory=dict)
-    """Largest distance of neighbours as a part of the claimed sensitivity (or epsilon), and who they were: honest nodes."""
     lying: dict[str, tuple[float, str]] = field(default_factory=dict)
-    """The same where the node of a single user lies."""
     findings: list[Finding] = field(default_factory=list)
 
     def found(self, claim: str, words: str, example: str = "") -> None:
-        """Note a finding, once, with the first example of it."""
+        """Add a finding unless it is known already.
+
+        Args:
+            claim: claim that does not hold.
+            words: what is wrong.
+            example: first example of it.
+        """
         if not any(
             finding.claim == claim and finding.words.startswith(words) for finding in self.findings
         ):
@@ -64,7 +86,15 @@ class Report:
 
 
 def replay(cfg: DictConfig, tries: int = 150) -> Report:
-    """Check everything that a configured experiment claims. tries: changes that each search for a worst user may make."""
+    """Check everything that a configured experiment claims.
+
+    Args:
+        cfg: configuration of the experiment.
+        tries: number of changes that each search for a worst user may make.
+
+    Returns:
+        All findings, and how near users came to the claimed sensitivities.
+    """
     theatre = Theatre(cfg)
     budget = theatre.gate.ledger.budget
     base = theatre.play()
@@ -96,7 +126,7 @@ def replay(cfg: DictConfig, tries: int = 150) -> Report:
 
 
 def check_ledger(base: Transcript, report: Report) -> None:
-    """Passages through the gate, entries of the ledger and the plan are the same releases."""
+    """Check that gate, ledger and plan have the same releases; add findings to `report`."""
     passed, written = ([(x.name, x.round) for x in what] for what in (base.calls, base.ledger))
     for (name, round), call in zip(passed, base.calls, strict=True):
         if call.entry is None:
@@ -115,12 +145,22 @@ def check_ledger(base: Transcript, report: Report) -> None:
         if missing:
             report.found("ledger", f"planned, but not among the {what}: {missing[0]}")
     if not len(passed) == len(written) == len(base.planned):
-        counts = f"{len(base.planned)} planned releases, {len(passed)} through the gate, {len(written)} in the ledger"
+        counts = (
+            f"{len(base.planned)} planned releases, {len(passed)} through the gate, "
+            f"{len(written)} in the ledger"
+        )
         report.found("ledger", f"{counts}: these should be the same")
 
 
 def check_run(base: Transcript, guise: Guise, seen: Transcript, report: Report) -> None:
-    """With the released values given, nothing public tells the guise from the user."""
+    """Check that, given the released values, nothing public depends on the guise.
+
+    Args:
+        base: the run without a guise.
+        guise: what took the place of a user.
+        seen: the run with the guise.
+        report: gets the findings.
+    """
     who = f"user {guise.name!r}" if guise.honest else f"node {guise.name!r}"
     if seen.stopped:
         report.found("bypass", "the run stops on some users' data", f"{who}: {seen.stopped}")
@@ -156,13 +196,19 @@ def check_run(base: Transcript, guise: Guise, seen: Transcript, report: Report) 
 
 
 Named = tuple[str, Transcript]
-"""A run, with a name for what stands in the user's place."""
+"""Run, with a name for what takes the user's place."""
 
 
 def neighbours(
     plays: list[tuple[Guise, Transcript]], base: Transcript, relation: str
 ) -> Iterator[tuple[Named, Named]]:
-    """Pairs of runs whose data sets are neighbours, out of those where the same user changes."""
+    """Yield pairs of runs whose data sets are neighbours.
+
+    Args:
+        plays: runs in which the same user changes.
+        base: the run without a change.
+        relation: neighbouring relation.
+    """
     if relation == ADD_REMOVE:
         gone = [("absent", seen) for guise, seen in plays if guise.absent]
         there = [(guise.name, seen) for guise, seen in plays if not guise.absent]
@@ -179,21 +225,36 @@ def neighbours(
 def compare(
     one: Named, other: Named, repeatable: bool, largest: dict[str, tuple[float, str]]
 ) -> None:
-    """How far apart the two runs' totals are, as a part of what the ledger claims; keeps the largest by name of the release."""
+    """Compare the totals of two runs, as a fraction of what the ledger claims.
+
+    Args:
+        one: run.
+        other: run on a neighbouring data set.
+        repeatable: whether both runs have the same noise.
+        largest: largest fraction by name of the release, with the two names; is updated.
+    """
     for mine, theirs in zip(one[1].calls, other[1].calls, strict=False):
         if mine.entry is None or mine.total.shape != theirs.total.shape:
             continue
         ratio = moved(mine.entry, mine.total, theirs.total)
-        if (
-            repeatable and mine.made.ndim
-        ):  # the gate's rounding to its grid is part of what the ledger claims
+        # The ledger's claim includes the gate's rounding to its grid.
+        if repeatable and mine.made.ndim:
             ratio = max(ratio, moved(mine.entry, mine.made, theirs.made))
         if not ratio <= largest.get(mine.name, (-1.0, ""))[0]:
             largest[mine.name] = (ratio, f"{one[0]} / {other[0]}")
 
 
 def honest_guises(theatre: Theatre, base: Transcript, tries: int) -> Iterator[Guise]:
-    """The user absent, and with other data: strange ones and those a search finds; under an assumption, other users' data."""
+    """Yield guises of an honest node: the user absent, or with other data.
+
+    Other data are hostile ones and those that a search finds; under an assumption on the data, they
+    are those of other users.
+
+    Args:
+        theatre: the experiment.
+        base: the run without a guise.
+        tries: number of changes that each search may make.
+    """
     data, relation = theatre.experiment.data, theatre.gate.ledger.budget.neighbouring
     users = theatre.roster.nodes[COHORT]
     cohort = cast(Cohort, data.cohort(users.start, users.stop))
@@ -231,7 +292,7 @@ def honest_guises(theatre: Theatre, base: Transcript, tries: int) -> Iterator[Gu
 
 
 def lying_guises() -> Iterator[Guise]:
-    """A node of one user that is silent, or answers what no honest client would."""
+    """Yield guises of a node with one user that is silent, or sends what no honest client would."""
 
     def lie(name: str, answer) -> Guise:  # type: ignore[no-untyped-def]
         def reply(honest: FitRes) -> FitRes:

@@ -1,8 +1,9 @@
-"""The worst users one can think of, and those a search finds: data chosen to move a sum as far as the client lets them.
+"""Hostile users, handmade or found by a search: data chosen to move a sum as far as possible.
 
-The search climbs on the real client: it asks what one user would send in a step of a recorded run, and changes the user's
-numbers, from 1e-150 to 1e150, where that moves the sum further. Random changes are enough, as most contributions are clipped:
-what is left to find is a client whose clip does not hold, a rounding error that grows, or two users who point opposite ways.
+The search climbs on the real client. It asks what one user would send in a step of a recorded run,
+and changes the user's numbers, from 1e-150 to 1e150, if that moves the sum further. Random changes
+are enough, since most contributions are clipped. What is left to find is a client whose clip does
+not hold, a rounding error that grows, or two users with opposite contributions.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ from privfed.privacy.clipping import norm
 User = tuple[Array, Array]
 """Examples X (m, d) and targets y (m,) of one user."""
 LARGEST = 150.0
-"""Powers of ten that the search goes through."""
+"""Largest power of ten of the numbers that the search tries."""
 
 
 def moved(entry: Release, one: Array, other: Array) -> float:
-    """How far two totals (size,) are apart, as a part of what the ledger claims; above 1 the claim is wrong.
+    """Return the distance of two totals (size,) as a fraction of what the ledger claims.
 
-    Sums: Euclidean distance over sensitivity. Selections: the largest change of a candidate's log-probability over epsilon.
+    For sums, it is the Euclidean distance over the sensitivity. For selections, it is the largest
+    change of a candidate's log-probability over epsilon. Above 1, the claim is wrong.
     """
     with np.errstate(all="ignore"):
         if isinstance(entry, GaussianRelease) or not np.isfinite(entry.rate):
@@ -44,14 +46,14 @@ def moved(entry: Release, one: Array, other: Array) -> float:
 
 
 def labels_of(data: DataSource) -> Array | None:
-    """The targets that examples may have: classes, or -1 and 1; None: any number."""
+    """Return the targets that examples may have: classes, or -1 and 1; None means any number."""
     if data.error != "risk":
         return None
     return np.array([-1.0, 1.0]) if data.classes is None else np.arange(float(data.classes))
 
 
 def as_labels(y: Array, labels: Array | None) -> Array:
-    """Any numbers y as labels: by their sign where there are two, otherwise round and round."""
+    """Return numbers y as labels: by their sign for two labels, otherwise modulo their number."""
     if labels is None:
         return y
     if len(labels) == 2:
@@ -60,7 +62,14 @@ def as_labels(y: Array, labels: Array | None) -> Array:
 
 
 def hostile(rng: np.random.Generator, m: int, d: int, labels: Array | None) -> dict[str, User]:
-    """Users by what is strange about them. labels: what targets are where they are not what is strange."""
+    """Return hostile users by what is unusual about them.
+
+    Args:
+        rng: source of randomness.
+        m: examples per user.
+        d: features per example.
+        labels: allowed targets; None means any number. Users whose targets are unusual ignore it.
+    """
 
     def targets(scale: float = 1.0) -> Array:
         y = rng.standard_normal(m)
@@ -78,7 +87,8 @@ def hostile(rng: np.random.Generator, m: int, d: int, labels: Array | None) -> d
         X[m // 2, d // 2] = value
         return X
 
-    cancelling = np.zeros(m)  # all pairs of examples add up to zero, and leave only rounding errors
+    # All pairs of examples add up to zero, and leave only rounding errors.
+    cancelling = np.zeros(m)
     cancelling[: min(m, 3)] = [2.0, 2.0, -1.0][:m]
     row, sides = features()[:1], np.where(np.arange(m) % 2, 1e-15, 1e15)
     explained = features() * (np.arange(d) == 0)
@@ -102,9 +112,15 @@ def hostile(rng: np.random.Generator, m: int, d: int, labels: Array | None) -> d
 
 @dataclass
 class Search:
-    """Looks for users who move a release far. user: the number of the user whose place they take; tries: for each climb.
+    """Searches for users who move a release far.
 
-    dtype: the precision in which the users' node holds their features. labels: what targets are; None: any number.
+    Attributes:
+        theatre: the experiment.
+        base: the recorded run.
+        user: number of the user whose place they take.
+        tries: number of changes per climb.
+        labels: allowed targets; None means any number.
+        dtype: precision in which the node holds its users' features.
     """
 
     theatre: Theatre
@@ -115,9 +131,12 @@ class Search:
     dtype: np.dtype[Any]
 
     def pairs(self, own: User, weak: bool, remove: bool) -> Iterator[tuple[str, User, User]]:
-        """For every sum of every kind of step two users far from each other, or one far from being absent, twice.
+        """Yield two distant users per sum and kind of step, with the name of the release.
 
-        own: what the user has. weak: the two share their features. remove: distances are from being absent.
+        Args:
+            own: data that the user has.
+            weak: whether the two users share their features.
+            remove: whether distances are from being absent; then both users are the same.
         """
         for message, calls in self._kinds_of_steps():
             for i, call in enumerate(calls):
@@ -126,7 +145,7 @@ class Search:
                     yield f"{call.name} of round {call.round}", *found
 
     def _kinds_of_steps(self) -> Iterator[tuple[Message, list[Call]]]:
-        """One message to the user's node for each kind of question, with the passages through the gate that followed."""
+        """Yield one message to the user's node per kind of question, with the calls of the gate."""
         seen = set()
         for message in self.base.messages:
             config = message.ins.config
@@ -146,7 +165,7 @@ class Search:
         return bool(self._answer(message, (np.zeros((m, d)), np.zeros(m))))
 
     def _answer(self, message: Message, user: User) -> list[Array]:
-        """What a node of this one user would send."""
+        """Return what a node with this one user would send."""
         X, y = user
         with np.errstate(over="ignore"):
             X = X.astype(floating(self.dtype))
@@ -159,10 +178,11 @@ class Search:
     def _pair(
         self, message: Message, i: int, call: Call, own: User, weak: bool, remove: bool
     ) -> tuple[User, User] | None:
-        """Two users, each found by climbing away from the other."""
+        """Return two users, each found by climbing away from the other."""
         mine = self._answer(message, own)
         if call.entry is None or i >= len(mine) or mine[i].size != call.total.size:
-            return None  # the release is not simply this sum; the users found for others must do
+            # The release is not simply this sum, so only users found for other releases test it.
+            return None
         entry, others = call.entry, call.total.ravel() - mine[i].ravel()
 
         def total(user: User) -> Array:
@@ -191,7 +211,14 @@ class Search:
         own: User,
         frozen: Array | None,
     ) -> User:
-        """A user as far as random changes lead, from a few starts. frozen: the features, where they may not change."""
+        """Return a user as far away as random changes lead, from a few starts.
+
+        Args:
+            rng: source of randomness.
+            far: distance of a user.
+            own: data that the user has.
+            frozen: features, if they may not change.
+        """
         m, d = own[0].shape
         strange = list(hostile(rng, m, d, self.labels).values())
         starts = [own, *strange, (own[0], -own[1]), (-own[0], own[1])]
@@ -221,7 +248,7 @@ class Search:
         return best
 
     def _changed(self, rng: np.random.Generator, user: User, stride: float) -> User:
-        """The user's numbers, changed at random in one of several ways, and finite."""
+        """Return the user's numbers, changed at random in one of several ways, and finite."""
         X, y = user[0].copy(), user[1].copy()
         with np.errstate(all="ignore"):
             self._change(rng, X, y, stride)
@@ -231,7 +258,7 @@ class Search:
 
     @staticmethod
     def _change(rng: np.random.Generator, X: Array, y: Array, stride: float) -> None:
-        """One random change in place."""
+        """Make one random change in place."""
         m, d = X.shape
         j = rng.integers(m)
         kind = rng.integers(7)

@@ -1,4 +1,4 @@
-"""Whether the noise that passed the gate is what the ledger claims: its scale, its centre, and that none is used twice."""
+"""Check that the noise added by the gate is as claimed: its scale, its mean, and no reuse."""
 
 from __future__ import annotations
 
@@ -11,20 +11,26 @@ from scipy.stats import chi2, chisquare
 
 from privfed.audit.transcript import Call
 from privfed.foundation.linalg import Array
-from privfed.privacy.accounting import GaussianRelease, Selection
+from privfed.privacy.accounting import GaussianRelease, SelectionRelease
 from privfed.privacy.gate import NoiseGate
 from privfed.privacy.ledger import Budget, Ledger
 
 RARE = 1e-7
-"""A test of chance finds something wrong where nothing is once in ten million times."""
+"""Significance level: a test rejects correct noise once in ten million times."""
 NUMBERS, DRAWS = 2000, 200
-"""A release is drawn again until there are so many numbers, but at most so many times."""
+"""A release is drawn again until there are NUMBERS numbers, but at most DRAWS times."""
 SAME = 2.0**-22
-"""Two numbers of noise, in units of its standard deviation, that are as near as this are the same: noise lies on a grid."""
+"""Noise within SAME standard deviations counts as equal, since noise lies on a grid.
+"""
 
 
 def noise_findings(calls: Sequence[Call], gate: NoiseGate) -> Iterator[str]:
-    """What is wrong with the noise of a run, in words."""
+    """Yield what is wrong with the noise of a run, in words.
+
+    Args:
+        calls: passages through the gate.
+        gate: gate of the run.
+    """
     noise = {}
     for call in calls:
         if (
@@ -46,7 +52,12 @@ def noise_findings(calls: Sequence[Call], gate: NoiseGate) -> Iterator[str]:
 
 
 def scale_findings(what: str, z: Array) -> Iterator[str]:
-    """z: noise in units of the claimed standard deviation, which should be standard normal."""
+    """Yield a finding if the noise is not standard normal.
+
+    Args:
+        what: name of the noise in the message.
+        z: noise in units of the claimed standard deviation, (size,).
+    """
     square = float(np.sum(z * z))
     p = 2.0 * min(chi2.cdf(square, z.size), chi2.sf(square, z.size))
     if not p >= RARE:
@@ -58,11 +69,16 @@ def scale_findings(what: str, z: Array) -> Iterator[str]:
 
 
 def reuse_findings(noise: dict[str, Array]) -> Iterator[str]:
-    """Noise of two releases must be neither the same nor correlated."""
+    """Yield a finding if the noise of two releases is the same or correlated.
+
+    Args:
+        noise: noise by name of the release, in units of its standard deviation.
+    """
     for (one, z), (other, w) in combinations(noise.items(), 2):
         size = min(len(z), len(w))
         z, w = z[:size], w[:size]
-        if size < 3:  # one or two numbers agree by chance once in a while
+        # One or two numbers may agree by chance.
+        if size < 3:
             continue
         if min(np.max(np.abs(z - w)), np.max(np.abs(z + w))) <= SAME:
             yield f"noise is used again: {other} has that of {one}"
@@ -73,7 +89,7 @@ def reuse_findings(noise: dict[str, Array]) -> Iterator[str]:
 
 
 def redrawn_findings(call: Call, gate: NoiseGate) -> Iterator[str]:
-    """Send a release through the gate again and again, each time with a new ledger, and look at what is drawn."""
+    """Yield findings about fresh draws of a release, each with a new ledger."""
     relation, delta = gate.ledger.budget.neighbouring, gate.ledger.budget.delta
 
     def again(method: str, total: Array, draw: int) -> tuple[Array, GaussianRelease]:
@@ -91,8 +107,9 @@ def redrawn_findings(call: Call, gate: NoiseGate) -> Iterator[str]:
         yield from reuse_findings(
             {f"draw {i} of {call.name}": row for i, row in enumerate(rows[:5])}
         )
-    elif isinstance(call.entry, Selection) and math.isfinite(call.entry.rate):
-        exponents = np.linspace(0.0, 3.0, 8)  # a spread that shows a wrong rate
+    elif isinstance(call.entry, SelectionRelease) and math.isfinite(call.entry.rate):
+        # This spread of scores makes a wrong rate visible.
+        exponents = np.linspace(0.0, 3.0, 8)
         chosen = [
             int(again("select", exponents / call.entry.rate, draw)[0]) for draw in range(DRAWS)
         ]
@@ -100,4 +117,7 @@ def redrawn_findings(call: Call, gate: NoiseGate) -> Iterator[str]:
         p = chisquare(np.bincount(chosen, minlength=8), expected).pvalue
         if not p >= RARE:
             again_ = "noise is used again, or " if len(set(chosen)) == 1 else ""
-            yield f"{call.name}: {again_}candidates are not chosen with the claimed probabilities (chi-square, p={p:.1g})"
+            yield (
+                f"{call.name}: {again_}candidates are not chosen with the claimed probabilities "
+                f"(chi-square, p={p:.1g})"
+            )

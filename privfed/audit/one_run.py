@@ -1,16 +1,20 @@
-"""An audit by one single run with many canaries: for algorithms that cannot be run thousands of times.
+"""Audit by one single run with many canaries, for algorithms too slow to run thousands of times.
 
-m hostile users, each a node of its own; a fair coin b_i = +1 or -1 decides what user i sends in the first sum of every round:
+There are m hostile users, each on its own node. A fair coin b_i = +1 or -1 decides what user i
+sends in the first sum of every round:
 
-    replace-one   +clip v_i or -clip v_i          add-remove   +clip v_i, or no answer in the whole run
+    replace-one   +clip v_i or -clip v_i          add-remove   +clip v_i, or no answer in the run
 
-v_i: a direction of its own, a coordinate where there are at least m of them, otherwise a random unit vector. To all other
-questions it answers zeros. As in `canary` everything is sent a hundred times too long, for the server to clip. The score of
-user i is the sum over its rounds of <R_t, v_i>, weighted by the noise that the ledger states: the likelihood ratio, were the
-other users' coins known. The sign of the score is the guess of b_i. Guesses are counted for the most confident users only, and
-four numbers of them are tried, each with a quarter of the error probability. `privfed.audit.lower_bounds` has the theorem.
+v_i is a direction per user: a coordinate if there are at least m of them, otherwise a random unit
+vector. To all other questions user i answers zeros. As in `canary`, everything is sent a hundred
+times too long, for the server to clip. The score of user i is the sum over its rounds of <R_t,
+v_i>, weighted by the noise that the ledger states: the likelihood ratio if the other users' coins
+were known. The sign of the score is the guess of b_i. Only the guesses for the most confident users
+count. Four numbers of guesses are tried, each with a quarter of the error probability.
+`privfed.audit.lower_bounds` states the theorem.
 
-It is far from tight, and the further the more the canaries hide each other; it is valid in any case.
+The bound is valid in any case, but far from tight, and the less tight the more the canaries hide
+each other.
 """
 
 from __future__ import annotations
@@ -33,11 +37,11 @@ from privfed.privacy.neighbouring import ADD_REMOVE
 from privfed.runtimes.inprocess import LocalProxy
 
 SHARES = (0.02, 0.1, 0.3, 1.0)
-"""Fractions of the canaries for which a guess is made."""
+"""Fractions of the canaries for which guesses are counted."""
 
 
 def directions(m: int, size: int, seed: int) -> Array:
-    """v_i as rows (m, size)."""
+    """Return the directions v_i as rows, (m, size)."""
     rng = generator(seed, "canaries' directions")
     if m <= size:
         rows = np.zeros((m, size))
@@ -48,12 +52,21 @@ def directions(m: int, size: int, seed: int) -> Array:
 
 
 def one_run(experiment: Experiment, coins: Array) -> Array:
-    """Scores (m,) of one run in which canary i, the only user of node i, tosses coins[i]: large ones say +1."""
+    """Return the canaries' scores of one run, (m,); large scores suggest the coin +1.
+
+    Args:
+        experiment: experiment in which canary i is the only user of node i.
+        coins: coin of each canary, +1 or -1, (m,).
+
+    Raises:
+        ConfigError: the algorithm releases choices instead of sums.
+    """
     strategy: Any = experiment.strategy
     federation, ledger = experiment.federation, experiment.ledger
     if any(step.epsilon for step in strategy.plan):
         raise ConfigError(
-            "--one-run: canaries have directions in a sum, but this algorithm releases choices; audit without it"
+            "--one-run: canaries have directions in a sum, but this algorithm releases choices; "
+            "audit without it"
         )
     absent = experiment.budget.neighbouring == ADD_REMOVE
     name, shape = next(iter(strategy.shapes(strategy.plan[-1]).items()))
@@ -95,7 +108,14 @@ def one_run(experiment: Experiment, coins: Array) -> Array:
 
 
 def guesses(scores: Array, coins: Array, delta: float, confidence: float) -> dict[str, Any]:
-    """The `audit` part of a result, but for the claim: right guesses of the most confident ones, and the best bound."""
+    """Return the `audit` part of a result, without the claim.
+
+    Args:
+        scores: score of each canary, (m,).
+        coins: coin of each canary, (m,).
+        delta: delta of the claim.
+        confidence: confidence of the best bound.
+    """
     m = len(coins)
     order, right = np.argsort(-np.abs(scores)), np.sign(scores) == coins
     tries = []

@@ -1,4 +1,4 @@
-"""Many repetitions of an audit's worlds, on all cores."""
+"""Run the repetitions of an audit on all cores."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 
-from privfed.audit.canary import Stage
+from privfed.audit.canary import CanaryStage
 from privfed.foundation.linalg import Array
 
 CHUNK = 25
-"""Repetitions that a process takes at a time."""
-_stage: Stage | None = None
+"""Repetitions per task of a process."""
+_stage: CanaryStage | None = None
 
 
 def observations(
-    stage: Stage, on_chunk: Callable[[int], None] = lambda done: None
+    stage: CanaryStage, on_chunk: Callable[[int], None] = lambda done: None
 ) -> dict[str, Array]:
-    """What all repetitions showed, by world: (repetitions, releases, 2), in the order of the repetitions.
+    """Return the observations of all repetitions by world, (repetitions, releases, 2), in order.
 
-    Processes are forked, one a core, so that they audit the very code and settings of this process; where there is no fork,
-    this process does it all. The numbers are the same.
+    One process per core is forked, so that the processes audit exactly the code and settings of
+    this process. Without fork, this process plays all repetitions. The numbers are the same.
+
+    Args:
+        stage: plays the repetitions.
+        on_chunk: called with the number of repetitions done so far.
     """
     global _stage
     _stage = stage
@@ -40,7 +44,7 @@ def observations(
                 parts.setdefault(world, []).append(seen)
             on_chunk(numbers.stop)
 
-    processes = min(cores(), len(chunks))
+    processes = min(worker_processes(), len(chunks))
     if processes > 1:
         pool = ProcessPoolExecutor(
             processes, multiprocessing.get_context("fork"), initializer=_ignore_interrupts
@@ -54,8 +58,8 @@ def observations(
     return {world: np.concatenate(seen) for world, seen in parts.items()}
 
 
-def cores() -> int:
-    """Processes that can work at the same time, by fork."""
+def worker_processes() -> int:
+    """Return the number of processes that can work at the same time; 1 without fork."""
     forks = "fork" in multiprocessing.get_all_start_methods() and hasattr(os, "sched_getaffinity")
     return len(os.sched_getaffinity(0)) if forks else 1
 
@@ -66,5 +70,5 @@ def _chunk(numbers: range) -> dict[str, Array]:
 
 
 def _ignore_interrupts() -> None:
-    """Ctrl-C is answered once, by the process that was started."""
+    """Ignore Ctrl-C, which the parent process handles."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,9 +1,9 @@
-"""Grey-box replay: run an experiment with one user in another guise, and see everything that passes the noise gate.
+"""Grey-box replay: run an experiment with one user in another guise, and record the noise gate.
 
-The first run is recorded: what entered the gate, what left it, and everything public besides. In every other run one user is
-somebody else, or absent, or its node lies, and the gate gives out what it gave out in the first run. So both runs have the
-same public history, and at every release the sums before noise can be compared. Whatever public thing still differs has not
-come through the gate.
+The first run is recorded: what entered the gate, what left it, and everything else that is public.
+In every other run one user has other data, or is absent, or its node lies, and the gate returns the
+values of the first run. So both runs have the same public history, and the sums before noise can be
+compared at every release. If anything public still differs, it did not come through the gate.
 """
 
 from __future__ import annotations
@@ -33,17 +33,25 @@ from privfed.runtimes.inprocess import LocalProxy, run_server_loop
 from privfed.runtimes.runtime import Patience, Runtime
 
 CROWD, COHORT, SINGLE = "crowd", "cohort", "single"
-"""The nodes of a replay: users who stay as they are, the users among whom one changes, and a user alone on its node."""
+"""Nodes of a replay: unchanged users, the users of whom one changes, and a single user."""
 LEAST = 6
-"""Users that make these three nodes worth having."""
+"""Least number of users for these three nodes."""
 
 
 @dataclass(frozen=True)
 class Guise:
-    """What stands in one user's place at a node: other data, nobody, or a node that answers something else.
+    """What takes one user's place at a node: other data, nobody, or a node that lies.
 
-    family: guises of one family are neighbours of each other; weak privacy has one for each choice of features.
-    absent: the user is not there. honest: the node runs the real client, so nothing public may depend on what it has.
+    Attributes:
+        name: name in findings.
+        node: node of the user.
+        family: guises of one family are neighbours of each other; weak privacy has one family per
+            choice of features.
+        cohort: changes the node's cohort.
+        reply: changes the node's reply; None means no reply.
+        absent: whether the user is absent.
+        honest: whether the node runs the real client, so that nothing public may depend on its
+            data.
     """
 
     name: str
@@ -56,22 +64,29 @@ class Guise:
 
 
 class Recorder:
-    """Listens at the gate of one experiment and, where there is a script, lets out what the script says."""
+    """Records the calls of an experiment's gate, whose outputs a script may replace.
+
+    Args:
+        experiment: the experiment.
+        transcript: gets the calls.
+        script: calls of an earlier run, whose outputs are returned; None for the gate's own
+            outputs.
+    """
 
     def __init__(
         self, experiment: Experiment, transcript: Transcript, script: list[Call] | None
     ) -> None:
         self.strategy, self.transcript, self.script = experiment.strategy, transcript, script
         gate = experiment.federation.gate
-        for method in ("release", "select"):  # on the gate itself: whoever holds it is heard
+        # Replaced on the gate itself, so that every holder of the gate is recorded.
+        for method in ("release", "select"):
             setattr(gate, method, self._heard(gate, getattr(gate, method)))
 
     def _heard(self, gate: NoiseGate, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(name: str, total: Array, *, round: int, **terms: Any) -> Any:
             entered, written = np.array(total), len(gate.ledger.releases)
-            with np.errstate(
-                all="ignore"
-            ):  # a total that is far too large is to be told, not to stop the run
+            # A total that overflows is a finding and must not stop the run.
+            with np.errstate(all="ignore"):
                 made = method(name, total, round=round, **terms)
             entry = (
                 gate.ledger.releases[written] if len(gate.ledger.releases) == written + 1 else None
@@ -101,21 +116,22 @@ class Recorder:
             round,
         ):
             raise PrivfedError(
-                f"release {place + 1} is {name} of round {round}, which the other data set does not have there"
+                f"release {place + 1} is {name} of round {round}, which the other data set does "
+                "not have there"
             )
         out = self.script[place].out
         return int(out) if out.ndim == 0 else out.copy()
 
 
 class WatchedProxy(LocalProxy):
-    """A node whose messages are recorded and whose answers may be those of a liar."""
+    """Node whose messages are recorded, and whose answers a guise may change."""
 
     def __init__(self, cid: str, client: Any, transcript: Transcript, guise: Guise | None) -> None:
         super().__init__(cid, client)
         self.transcript, self.guise = transcript, guise
 
     def fit(self, ins: FitIns, timeout: float | None, group_id: int | None) -> FitRes:
-        """The answer, or an error where the node is silent."""
+        """Return the answer; raise an error if the node is silent."""
         self.transcript.messages.append(Message("fit", self.cid, ins))
         try:
             answer = super().fit(ins, timeout, group_id)
@@ -138,8 +154,16 @@ class WatchedProxy(LocalProxy):
 
 
 @dataclass
-class Watched(Runtime):
-    """A runtime in one process, one thread, that records; one user in a guise."""
+class RecordingRuntime(Runtime):
+    """Runtime in one process and one thread that records all messages.
+
+    Attributes:
+        transcript: gets the messages.
+        serving: makes a client for a cohort.
+        guise: what takes one user's place; None for nothing.
+        name: name of the runtime.
+        patience: waiting times.
+    """
 
     transcript: Transcript
     serving: Callable[[Cohort], Any]
@@ -148,7 +172,7 @@ class Watched(Runtime):
     patience: Patience = field(default_factory=Patience)
 
     def nodes_for(self, users: int) -> int:
-        """See :class:`Runtime`. Of no use here: a replay has a roster of its own."""
+        """See :class:`Runtime`; unused, since a replay has its own roster."""
         return min(len((CROWD, COHORT, SINGLE)), users)
 
     def run(self, strategy: Any, factory: ClientFactory, roster: Roster, rounds: int) -> None:
@@ -164,14 +188,21 @@ class Watched(Runtime):
 
 
 def roster_for(n: int) -> Roster:
-    """n simulated users on the three nodes of a replay; the last one is alone."""
+    """Return a roster of n simulated users on the three nodes of a replay; the last is alone."""
     half = n // 2
     sizes = {CROWD: half, COHORT: n - half - 1, SINGLE: 1}
     return Roster(Member(name, users, new_token(), simulated=True) for name, users in sizes.items())
 
 
 class Theatre:
-    """A configured experiment that is run again and again, silent about errors: everything that it publishes is public."""
+    """Configured experiment that is run many times; everything that it publishes is public.
+
+    Args:
+        cfg: configuration of the experiment.
+
+    Raises:
+        ConfigError: too few users, real users, or secret coins that cannot be repeated.
+    """
 
     def __init__(self, cfg: DictConfig) -> None:
         n = cfg.data.n
@@ -183,13 +214,15 @@ class Theatre:
         federation.strict, federation.personal, federation.publish = False, False, True
         if not self.experiment.data.simulated:
             raise ConfigError(
-                "data: a replay changes users' data, so it needs simulated ones, as data=synthetic has them"
+                "data: a replay changes users' data, so it needs simulated ones, as "
+                "data=synthetic has them"
             )
         self.gate: NoiseGate = federation.gate
         by_coins = any(step.phase.sampling < 1 for step in self.experiment.strategy.plan)
         if by_coins and not self.gate.source.repeatable:
             raise ConfigError(
-                "privacy.noise: who takes part is decided by secret coins; a replay needs privacy.noise=seeded"
+                "privacy.noise: who takes part is decided by secret coins; a replay needs "
+                "privacy.noise=seeded"
             )
         self.guarantee: str = self.experiment.strategy.guarantee or cfg.algo.guarantee
         factory = self.experiment.factory
@@ -197,11 +230,16 @@ class Theatre:
         self._init = resolved(factory.init) if factory.init is not None else lambda: None
 
     def serving(self, cohort: Cohort) -> Any:
-        """A client for these users, as :meth:`ClientFactory.serving` makes it."""
+        """Return a client for a cohort, as :meth:`ClientFactory.serving` does."""
         return self._client(cohort=cohort, init=self._init())
 
     def play(self, guise: Guise | None = None, script: list[Call] | None = None) -> Transcript:
-        """One run, with one user in a guise and the gate's output as scripted; both may be left out."""
+        """Run the experiment once.
+
+        Args:
+            guise: what takes one user's place; None for nothing.
+            script: calls of the gate whose outputs are repeated; None for fresh ones.
+        """
         experiment, seen = self.experiment.renewed(), Transcript()
         # Errors on fresh public users follow from the shared parameters, which are compared.
         experiment.watches = False
@@ -209,7 +247,7 @@ class Theatre:
         seen.planned = [
             (name, step.round) for step in strategy.plan for name, _ in strategy.costs(step)
         ]
-        experiment.runtime = Watched(seen, self.serving, guise)
+        experiment.runtime = RecordingRuntime(seen, self.serving, guise)
         Recorder(experiment, seen, script)
         try:
             outcome = experiment.run()
@@ -235,25 +273,29 @@ class Theatre:
 
 
 def resolved(node: Settings) -> Callable[..., Any]:
-    """The constructor named by `_target_` with the configured arguments, looked up once: a search makes thousands."""
+    """Return the constructor named by `_target_` with its configured arguments.
+
+    It is looked up once, since a search makes thousands of objects.
+    """
     made = instantiate(node, _partial_=True)
     return partial(made.func, *made.args, **made.keywords)
 
 
 def floating(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The numbers a strange user may have where others have these: bytes hold none that is strange."""
+    """Return `dtype` if it is a floating-point type, else float64, for hostile users' data."""
     return dtype if np.issubdtype(dtype, np.floating) else np.dtype(np.float64)
 
 
 def with_data(cohort: Cohort, place: int, X: Array, y: Array) -> Cohort:
-    """The cohort with other examples X (m, d), y (m,) for the user at a place."""
+    """Return the cohort with examples X (m, d), y (m,) for the user at position `place`."""
     Xs, ys = cohort.X.astype(floating(cohort.X.dtype)), cohort.y.copy()
-    with np.errstate(over="ignore"):  # the cohort may hold its numbers in less precision
+    # The cohort may store its numbers in lower precision.
+    with np.errstate(over="ignore"):
         Xs[place], ys[place] = X, y
     return replace(cohort, X=Xs, y=ys)
 
 
 def without(cohort: Cohort, place: int) -> Cohort:
-    """The cohort without the user at a place."""
+    """Return the cohort without the user at position `place`."""
     kept = np.flatnonzero(np.arange(len(cohort)) != place)
     return Cohort(cohort.ids[kept], cohort.X[kept], cohort.y[kept])

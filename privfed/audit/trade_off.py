@@ -1,4 +1,4 @@
-"""How well an attacker tells the two worlds apart, beside what the claim allows."""
+"""Trade-off between the error rates of an attacker, measured and claimed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run showed to somebody who listens at the noise gate and reads everything that is sent or published."""
+"""Record of one run: calls of the noise gate, and everything that is sent or published."""
 
 from __future__ import annotations
 
@@ -14,7 +14,18 @@ from privfed.privacy.accounting import Release
 
 @dataclass(frozen=True)
 class Call:
-    """One passage through the gate. total: what entered; made: what the gate made of it; out: what it gave out."""
+    """One passage through the gate.
+
+    Attributes:
+        step: number of steps done before.
+        name: name of the release.
+        round: round of the release.
+        terms: further arguments of the call.
+        total: what entered.
+        made: what the gate made of it.
+        out: what the gate returned.
+        entry: its release in the ledger; None if nothing was written.
+    """
 
     step: int
     name: str
@@ -24,12 +35,17 @@ class Call:
     made: Array
     out: Array
     entry: Release | None
-    """What the ledger says of it; None: nothing was written down."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """What a node was told. kind: fit or evaluate."""
+    """Message to a node.
+
+    Attributes:
+        kind: fit or evaluate.
+        cid: name of the node.
+        ins: Flower's instructions.
+    """
 
     kind: str
     cid: str
@@ -37,12 +53,12 @@ class Message:
 
     @property
     def content(self) -> tuple[Any, ...]:
-        """Parameters and settings, to the bit."""
+        """Return parameters and settings, for exact comparison."""
         return tuple(self.ins.parameters.tensors), tuple(sorted(self.ins.config.items()))
 
     @property
     def words(self) -> str:
-        """Which message it is, for a person."""
+        """Return which message it is, in words."""
         config = self.ins.config
         told = (
             f"step {config['step']} ({config['task']})"
@@ -54,23 +70,26 @@ class Message:
 
 @dataclass
 class Transcript:
-    """Everything one run showed."""
+    """Everything that one run showed."""
 
     calls: list[Call] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
-    """What went wrong at nodes."""
+    """Errors at nodes."""
     stopped: str = ""
-    """Why the run did not reach its end."""
+    """Error that ended the run early; empty if none did."""
     planned: list[tuple[str, int]] = field(default_factory=list)
     ledger: list[Release] = field(default_factory=list)
     published: dict[str, Any] = field(default_factory=dict)
 
 
 def differences(one: Transcript, other: Transcript, honest: bool = True) -> Iterable[str]:
-    """What is public and not the same in two runs, in words.
+    """Yield what is public and differs between two runs, in words.
 
-    honest: False where a node lies or is silent: that it counts as missing is then no news.
+    Args:
+        one: transcript of a run.
+        other: transcript of another run.
+        honest: False if a node lies or is silent; the count of missing users may then differ.
     """
     if len(one.messages) != len(other.messages):
         yield f"how many messages nodes are sent: {len(one.messages)} and {len(other.messages)}"
@@ -90,7 +109,7 @@ def differences(one: Transcript, other: Transcript, honest: bool = True) -> Iter
 
 
 def without_absences(published: dict[str, Any]) -> dict[str, Any]:
-    """The same without what tells of missing users."""
+    """Return the same without the counts of missing users."""
     rows = [
         {key: value for key, value in row.items() if key != "missing_users"}
         for row in published.get("rows", [])
@@ -100,7 +119,7 @@ def without_absences(published: dict[str, Any]) -> dict[str, Any]:
 
 
 def frozen(value: Any) -> Any:
-    """Something that can be compared to the bit, arrays by their bytes."""
+    """Return a value that can be compared exactly; arrays by their bytes."""
     if isinstance(value, dict):
         return {key: frozen(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""From what was observed in two worlds to a verdict on the claim: all bounds together hold with the stated confidence."""
+"""Verdict on a claim from observations in two worlds; all bounds hold together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from privfed.audit.canary import MINUS, PLUS, SILENT, Stage
+from privfed.audit.canary import MINUS, PLUS, SILENT, CanaryStage
 from privfed.audit.lower_bounds import discriminant, epsilon_of, gaussian_fit, threshold_bound
 from privfed.foundation.linalg import Array
 from privfed.privacy.accounting import GaussianRelease, Release, gaussian_mu
@@ -19,8 +19,19 @@ LIKELIHOOD, LEARNT = "likelihood ratio", "learnt discriminant"
 
 
 @dataclass(frozen=True)
-class Bound:
-    """A lower bound on epsilon. method: how values became a bound; statistic, worlds: of what; applies: whether it counts."""
+class EpsilonBound:
+    """Lower bound on epsilon.
+
+    Attributes:
+        method: how values became a bound.
+        statistic: name of the statistic.
+        worlds: names of the two worlds.
+        repetitions: number of repetitions.
+        error_probability: probability that the bound is wrong.
+        epsilon_lower: the bound.
+        applies: whether the bound counts.
+        details: further numbers.
+    """
 
     method: str
     statistic: str
@@ -34,21 +45,24 @@ class Bound:
 
 @dataclass(frozen=True)
 class Findings:
-    """All bounds, and the values of the likelihood ratio in both worlds, for the picture."""
+    """All bounds, and the values of the likelihood ratio in both worlds, for the chart."""
 
-    bounds: list[Bound]
+    bounds: list[EpsilonBound]
     ones: Array
     zeros: Array
     pure: bool
-    """The claim has no Gaussian part: it is compared with (eps, delta) itself."""
+    """Whether the claim has no Gaussian part; it is then compared with (eps, delta) itself."""
 
     @property
     def epsilon_lower(self) -> float:
-        """What holds with the whole confidence: the error probabilities of the bounds add up to what is left of it."""
+        """Return the best bound; it holds with the full confidence.
+
+        The error probabilities of all bounds add up to 1 - confidence.
+        """
         return max(bound.epsilon_lower for bound in self.bounds if bound.applies)
 
-    def best(self, method: str) -> Bound:
-        """The bound of a method that says most."""
+    def best(self, method: str) -> EpsilonBound:
+        """Return the largest bound of a method."""
         return max(
             (b for b in self.bounds if b.method == method),
             key=lambda b: (b.applies, b.epsilon_lower),
@@ -56,12 +70,18 @@ class Findings:
 
 
 def likelihood_weights(
-    stage: Stage, played: Sequence[tuple[Any, int, float, float]], releases: Sequence[Release]
+    stage: CanaryStage, played: Sequence[tuple[Any, int, float, float]], releases: Sequence[Release]
 ) -> Array:
-    """The weight of each observed component in the log likelihood ratio, if all is as the ledger says.
+    """Return the weights of the claimed log likelihood ratio, one per release, (releases,).
 
-    played: one run. A release that is not in the ledger, or that the canary took no part in, has weight 0: it is left to the
-    learnt discriminant. A favoured choice moves the ratio by the canary's votes: rate * clip, once (add-remove) or twice.
+    A release that is not in the ledger, or that the canary took no part in, has weight 0; it is
+    left to the learnt discriminant. A favoured choice changes the ratio by the canary's votes: rate
+    * clip, once (add-remove) or twice (replace-one).
+
+    Args:
+        stage: plays the repetitions.
+        played: one run.
+        releases: releases in the ledger.
     """
     distance = influence(stage.experiment.budget.neighbouring)
     charged = {(r.name, r.round): r for r in releases if r.group in (None, stage.group)}
@@ -78,11 +98,23 @@ def likelihood_weights(
 
 
 def examine(
-    stage: Stage, seen: dict[str, Array], weights: Array, privacy: dict[str, Any], confidence: float
+    stage: CanaryStage,
+    seen: dict[str, Array],
+    weights: Array,
+    privacy: dict[str, Any],
+    confidence: float,
 ) -> Findings:
-    """Every bound on epsilon. seen: (repetitions, releases, 2) by world; weights (releases,); privacy: the run's claim.
+    """Compute every bound on epsilon.
 
-    Half of the error probability goes to the fit of the likelihood ratio, the tightest bound; the others share the rest.
+    Half of the error probability goes to the fit of the likelihood ratio, the tightest bound. The
+    other bounds share the rest.
+
+    Args:
+        stage: plays the repetitions.
+        seen: observations by world, (repetitions, releases, 2).
+        weights: weights of the likelihood ratio, (releases,).
+        privacy: the `privacy` part of the result, with the claim.
+        confidence: confidence of all bounds together.
     """
     delta, alpha = privacy["delta"], 1 - confidence
     pure = delta == 0 or not all(
@@ -95,15 +127,17 @@ def examine(
         pairs.append((seen[PLUS][:: stage.silent_every], seen[SILENT], SILENT))
     rest = alpha / 2 / (1 + 2 * len(pairs))
 
-    def fitted(a: Array, b: Array, statistic: str, worlds: str, error: float) -> Bound:
+    def fitted(a: Array, b: Array, statistic: str, worlds: str, error: float) -> EpsilonBound:
         fit = gaussian_fit(a, b, error)
         lower = 0.0 if pure else epsilon_of(fit.mu_lower, delta)
-        return Bound(
+        return EpsilonBound(
             GAUSSIAN, statistic, worlds, len(a), error, lower, fit.applies and not pure, asdict(fit)
         )
 
-    def counted(a: Array, b: Array, statistic: str, worlds: str) -> Bound:
-        return Bound(COUNTED, statistic, worlds, len(a), rest, threshold_bound(a, b, delta, rest))
+    def counted(a: Array, b: Array, statistic: str, worlds: str) -> EpsilonBound:
+        return EpsilonBound(
+            COUNTED, statistic, worlds, len(a), rest, threshold_bound(a, b, delta, rest)
+        )
 
     worlds = f"{PLUS} and {other}"
     bounds = [
@@ -119,10 +153,18 @@ def examine(
     return Findings(bounds, ones, zeros, pure)
 
 
-def summary(
+def audit_summary(
     findings: Findings, privacy: dict[str, Any], confidence: float, repetitions: int, runs: int
 ) -> dict[str, Any]:
-    """The `audit` part of a result."""
+    """Return the `audit` part of a result.
+
+    Args:
+        findings: all bounds.
+        privacy: the `privacy` part of the result, with the claim.
+        confidence: confidence of all bounds together.
+        repetitions: number of repetitions.
+        runs: number of runs.
+    """
     epsilon, delta = privacy["epsilon"], privacy["delta"]
     fit = findings.bounds[0]
     gaussian = {} if findings.pure else {"mu_claimed": gaussian_mu(epsilon, delta), **fit.details}

@@ -221,18 +221,18 @@ def by_repetitions(
     experiment: Experiment, options: argparse.Namespace
 ) -> tuple[dict[str, Any], Any]:
     """Audit by many repetitions; return the result and the curves of its chart."""
-    from privfed.audit.canary import PLUS, Stage
+    from privfed.audit.canary import PLUS, CanaryStage
     from privfed.audit.repetitions import observations
     from privfed.audit.trade_off import curves_of
-    from privfed.audit.verdict import examine, likelihood_weights, summary
-    from privfed.report.audit_console import Progress
+    from privfed.audit.verdict import audit_summary, examine, likelihood_weights
+    from privfed.report.audit_console import AuditProgress
 
-    stage = Stage(experiment, options.repetitions)
+    stage = CanaryStage(experiment, options.repetitions)
     played = stage.play(experiment.strategy, PLUS)
     experiment.ledger.close()
     result = experiment.result({})
     weights = likelihood_weights(stage, played, experiment.ledger.releases)
-    with Progress(
+    with AuditProgress(
         algo=experiment.cfg.algo.name,
         budget=experiment.budget,
         noise=experiment.federation.gate.source.name,
@@ -243,7 +243,7 @@ def by_repetitions(
         seen = observations(stage, progress.done)
     findings = examine(stage, seen, weights, result["privacy"], options.confidence)
     runs = sum(map(len, seen.values()))
-    result["audit"] = summary(
+    result["audit"] = audit_summary(
         findings, result["privacy"], options.confidence, options.repetitions, runs
     )
     return result, curves_of(findings, result["audit"])
@@ -282,7 +282,7 @@ def finish(
     from omegaconf import OmegaConf
 
     from privfed.foundation.atomic_files import write_atomically
-    from privfed.report.audit_console import show_summary, verdict
+    from privfed.report.audit_console import audit_verdict, show_audit_summary
     from privfed.report.audit_page import audit_page
     from privfed.report.run_files import finite, write_result
 
@@ -295,9 +295,9 @@ def finish(
     )
     write_result(folder, result)
     if not quiet:
-        show_summary(result, folder)
+        show_audit_summary(result, folder)
     if not result["audit"]["consistent"]:
-        raise RefutedError(verdict(result["audit"]))
+        raise RefutedError(audit_verdict(result["audit"]))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from privfed.commands.parsing import Parser, guarded
 from privfed.models.export import FORMATS, export
-from privfed.models.published import read
+from privfed.models.published import read_published
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
 
     def work() -> None:
-        published = read(options.run)
+        published = read_published(options.run)
         export(published, options.to)
         shapes = ", ".join(f"{name} {array.shape}" for name, array in published.arrays.items())
         count = len(published.arrays)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from privfed.commands.parsing import Parser, guarded
-from privfed.config.stored import load
+from privfed.config.stored import load_config
 from privfed.experiment import checkpoint
 from privfed.foundation.errors import ConfigError
 from privfed.privacy.ledger import Budget, Ledger
@@ -21,7 +21,7 @@ def _execute(folder: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    cfg = load(folder)
+    cfg = load_config(folder)
     budget = Budget(cfg.eps, cfg.delta, cfg.neighbouring)
     ledger = Ledger(budget)
     ledger.verify(folder / "ledger.jsonl")
@@ -70,7 +70,7 @@ def _compare(folder: Path, ledger: Ledger) -> None:
         if claimed != "inf" and abs(claimed - epsilon) > 1e-9 * max(1.0, epsilon):
             raise ConfigError(f"{path}: claims epsilon {claimed}, but the ledger says {epsilon}")
     elif (folder / checkpoint.FILE).exists():
-        released = checkpoint.read(folder)[0]["releases"]
+        released = checkpoint.read_checkpoint(folder)[0]["releases"]
     else:
         return
     if made < released or (path.exists() and made != released):

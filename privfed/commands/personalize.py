@@ -28,7 +28,7 @@ from privfed.foundation.atomic_files import write_output
 from privfed.foundation.errors import ConfigError, nearest
 from privfed.models.head_fitting import Fitted, fit_users, predict
 from privfed.models.linear import LinearModel
-from privfed.models.published import Model, Published, read
+from privfed.models.published import Model, Published, read_published
 from privfed.models.table_model import TableModel
 
 EXAMPLES = """
@@ -298,7 +298,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _execute(options: argparse.Namespace) -> None:
-    published = read(options.model)
+    published = read_published(options.model)
     model = published.model
     paths = [
         ("--data", options.data),

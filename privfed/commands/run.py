@@ -112,7 +112,7 @@ def _execute(options: argparse.Namespace) -> None:
 
     loggers.chosen(cfg)
     folder = resumed or start_folder(cfg, cfg.out, cfg.algo.name)
-    with console.Progress(experiment, quiet=options.quiet) as progress:
+    with console.RunProgress(experiment, quiet=options.quiet) as progress:
         carry_out(experiment, folder, resumed is not None, progress.step)
     if not options.quiet:
         console.show_summary(json.loads((folder / "result.json").read_text()), folder)

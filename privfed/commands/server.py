@@ -125,7 +125,7 @@ def _execute(options: argparse.Namespace) -> None:
     if options.roster is None and options.resume is None:
         experiment.roster.write_tokens(tokens)
     runtime.on_listening = lambda port: _announce(experiment.roster, options, tokens, port)
-    with console.Progress(experiment, quiet=options.quiet) as progress:
+    with console.RunProgress(experiment, quiet=options.quiet) as progress:
         carry_out(experiment, folder, options.resume is not None, progress.step)
     if not options.quiet:
         console.show_summary(json.loads((folder / "result.json").read_text()), folder)

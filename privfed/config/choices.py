@@ -1,4 +1,4 @@
-"""What one can choose: groups, their options, and every key with its comment, for help texts."""
+"""Available choices: groups, their options, and every key with its comment, for help texts."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ CONF = Path(__file__).resolve().parents[2] / "conf"
 """Folder of the package's own configs."""
 GROUPS = ("algo", "init", "data", "privacy", "runtime", "model", "preset")
 HIDDEN = (
-    "defaults", "name", "kind", "open", "strategy", "client", "head", "guarantee", "rivals", "_target_",
+    "defaults", "name", "kind", "open", "strategy", "client", "head", "guarantee",
+    "rivals", "_target_",
 )  # fmt: skip
-"""Keys that nobody sets, so that help does not show them."""
+"""Keys that nobody sets; help does not show them."""
 
 
 def options(group: str, folders: Sequence[Path] = (CONF,)) -> list[str]:
-    """Return the names that one can choose for a group, such as `fedrep` and `network/centaur`."""
+    """Return the names of the options of a group, such as `fedrep` and `network/centaur`.
+
+    Args:
+        group: one of GROUPS.
+        folders: folders with configs.
+    """
     found = set()
     for folder in folders:
         for path in (folder / group).rglob("*.yaml"):
@@ -34,7 +40,8 @@ def described(group: str) -> Iterator[tuple[str, str]]:
 def settable_lines(path: Path, group: str = "") -> Iterator[str]:
     """Yield the lines of a config file that a user may want to set, with their comments."""
     lines = path.read_text(encoding="utf-8").splitlines()
-    if f"{group}:" in lines:  # a file that also sets other groups has its own keys indented
+    # A file that also sets other groups has its own keys indented.
+    if f"{group}:" in lines:
         lines = [line[2:] for line in lines[lines.index(f"{group}:") + 1 :]]
     inside = ""
     for line in lines:

@@ -18,13 +18,15 @@ from privfed.config.choices import CONF, GROUPS, options
 from privfed.config.explanation import check_spelling, explain, no_such_setting
 from privfed.foundation.errors import ConfigError, check_whole
 
-REQUIRED = ("name", "kind", "guarantee", "rounds", "strategy", "client")
-"""What the config of every algorithm says."""
+REQUIRED = ("name", "guarantee", "rounds", "strategy", "client")
+"""Keys that the config of every algorithm has."""
 LINEAR, NETWORK, FEATURES, TABLE = "linear", "network", "features", "table"
-"""Kinds of models; a table has linear ones in units of its own."""
+"""Kinds of models; a table has linear models in its own units."""
 OPEN_SECTIONS = ("model.module.", "data.bounds")
-"""Sections whose keys no file knows, where the chosen config has `open: true`: arguments of
-somebody's own module, bounds of somebody's columns."""
+"""Sections with keys that no config file lists, if the chosen config has `open: true`.
+
+They are arguments of a person's own module, and bounds of a person's columns.
+"""
 
 
 def compose(overrides: Sequence[str], config_dir: str | None = None) -> DictConfig:
@@ -32,7 +34,7 @@ def compose(overrides: Sequence[str], config_dir: str | None = None) -> DictConf
 
     Args:
         overrides: settings such as "algo=fedrep" and "eps=1"; later ones win.
-        config_dir: folder with configs of one's own, besides those of the package.
+        config_dir: folder with further configs, besides those of the package.
 
     Raises:
         ConfigError: one line that names the key, what was given and what is allowed.
@@ -65,16 +67,16 @@ def compose(overrides: Sequence[str], config_dir: str | None = None) -> DictConf
     return cfg
 
 
-def kind_of(cfg: DictConfig) -> str:
-    """Return what is learnt: a linear map, a network, heads on public features, or a table's."""
-    return TABLE if cfg.data.kind == TABLE else str(cfg.model.kind)
+def model_kind(cfg: DictConfig) -> str:
+    """Return the kind of model: LINEAR, NETWORK, FEATURES (heads on public features) or TABLE."""
+    return TABLE if cfg.data.get("kind") == TABLE else str(cfg.model.get("kind", LINEAR))
 
 
 def _default_algorithm(overrides: Sequence[str], folders: Sequence[Path]) -> list[str]:
     """Return the choice of algorithm that the config of the chosen data asks for, if any.
 
-    Where neither algorithm nor preset is chosen, the key `algo` in the file of the chosen data
-    names the algorithm: that of a table is another one than that of the default problem.
+    If neither algorithm nor preset is chosen, the key `algo` in the file of the chosen data names
+    the algorithm: a table has another default algorithm than the default problem.
     """
     chosen = dict(override.split("=", 1) for override in overrides)
     if "data" not in chosen or "algo" in chosen or "preset" in chosen:
@@ -86,7 +88,7 @@ def _default_algorithm(overrides: Sequence[str], folders: Sequence[Path]) -> lis
 
 
 def _set_open(cfg: DictConfig, override: str) -> None:
-    """Set a key of a section in which a person may invent keys."""
+    """Set a key of a section in which a person may add keys."""
     parsed = OverridesParser.create().parse_override(override)
     key = str(parsed.key_or_group)
     section = cfg[key.partition(".")[0]]
@@ -96,14 +98,14 @@ def _set_open(cfg: DictConfig, override: str) -> None:
 
 
 def _check_algorithm(cfg: DictConfig, folders: Sequence[Path]) -> None:
-    """Check that the algorithm's config is whole, and that model and data are of its kind."""
+    """Check that the algorithm's config is complete, and that model and data are of its kind."""
     for key in REQUIRED:
         if key not in cfg.algo:
             needed = ", ".join(REQUIRED)
             raise ConfigError(
                 f"algo.{key}: missing in the algorithm's config, which needs {needed}"
             )
-    kind, needed, name = kind_of(cfg), cfg.algo.kind, cfg.algo.name
+    kind, needed, name = model_kind(cfg), cfg.algo.get("kind", LINEAR), cfg.algo.name
     if kind != needed:
         other = f"{kind}/{name}" if f"{kind}/{name}" in options("algo", folders) else ""
         hint = f"; choose algo={other}" if other else ""
@@ -118,7 +120,7 @@ def _check_algorithm(cfg: DictConfig, folders: Sequence[Path]) -> None:
             hint = f"; choose {' or '.join(known)}"
         words = f"works with {models.get(needed, needed)}, not with {models.get(kind, kind)}"
         raise ConfigError.of("algo", name, words + hint)
-    if kind in (NETWORK, FEATURES) and cfg.data.kind != "images":
+    if kind in (NETWORK, FEATURES) and cfg.data.get("kind") != "images":
         files = (path for folder in folders for path in sorted((folder / "data").glob("*.yaml")))
         images = [p.stem for p in files if "kind: images" in p.read_text(encoding="utf-8")]
         names = ", ".join(images)
@@ -128,4 +130,4 @@ def _check_algorithm(cfg: DictConfig, folders: Sequence[Path]) -> None:
         raise ConfigError(f"{missing[0]}: has no value; the chosen model needs one")
 
 
-__all__ = ["CONF", "FEATURES", "GROUPS", "LINEAR", "NETWORK", "TABLE", "compose", "kind_of"]
+__all__ = ["CONF", "FEATURES", "GROUPS", "LINEAR", "NETWORK", "TABLE", "compose", "model_kind"]

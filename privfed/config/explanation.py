@@ -1,4 +1,4 @@
-"""What is wrong with a setting, in one line: the key, what was given, and the nearest names."""
+"""One-line explanations of a wrong setting: the key, what was given, and the nearest names."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def explain(
 
 
 def no_such_setting(override: str, key: str, cfg: DictConfig) -> ConfigError:
-    """Return the error for a key that does not exist, with the names that are nearest to it."""
+    """Return the error for an unknown key, with the nearest names."""
     known = list(flat_keys(OmegaConf.to_container(cfg)))
     close = [name for name in known if name.split(".")[-1] == key.split(".")[-1]]
     hint = f"did you mean {close[0]!r}?" if close else nearest(key, known).split(" known:")[0]

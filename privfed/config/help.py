@@ -1,4 +1,4 @@
-"""The help text of settings: groups with their options, and every key of the chosen ones."""
+"""Help text of settings: groups with their options, and every key of the chosen ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def settings_help(arguments: Sequence[str]) -> str:
 
 
 def _keys(group: str, name: str) -> Iterator[str]:
-    """Lines of an option's file, after those of the shared file that it builds on."""
+    """Yield the lines of an option's file, after those of the shared file that it builds on."""
     path = CONF / group / f"{name}.yaml"
     for line in path.read_text(encoding="utf-8").splitlines():
         if line.strip().startswith("- /shared/"):

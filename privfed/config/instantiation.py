@@ -1,4 +1,4 @@
-"""Make what a configuration names: the constructor in `_target_`, with checked settings."""
+"""Make the objects of a configuration: the constructor in `_target_`, with checked settings."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ Settings = Mapping[str, Any]
 
 
 def build(node: Settings | DictConfig, group: str = "") -> Callable[..., Any]:
-    """Return a maker of what a section of the configuration describes.
+    """Return a function that makes what a section of the configuration describes.
 
     Args:
-        node: settings with a `_target_`; their keys in `ABOUT` tell about the section and are
-            no arguments.
+        node: settings with a `_target_`; their keys in `ABOUT` describe the section and are no
+            arguments.
         group: group of the configuration that the settings belong to, for messages.
 
     Returns:
-        A function of further keyword arguments that makes the object.
+        A function of further keyword arguments that makes the object. It raises a ConfigError if
+            settings are not allowed.
 
     Raises:
-        ConfigError: if the target cannot be found, or settings do not fit; also when making it.
+        ConfigError: if the target cannot be found, or settings do not fit.
     """
     target = node.get("_target_")
     plain = OmegaConf.to_container(node) if isinstance(node, DictConfig) else dict(node)
     try:
         factory = instantiate(without_about(plain), _partial_=True)
     except InstantiationException as error:
-        if isinstance(error.__cause__, ConfigError):  # a part of it has said what is wrong
+        # A nested object has reported what is wrong.
+        if isinstance(error.__cause__, ConfigError):
             raise error.__cause__ from error
         if "No module named 'torch'" in f"{error} {error.__cause__}":
             words = "needs PyTorch; install it with pip install 'privfed[networks]'"
@@ -57,10 +59,10 @@ def build(node: Settings | DictConfig, group: str = "") -> Callable[..., Any]:
 
 
 def filled(node: Settings | DictConfig, available: Settings) -> dict[str, Any]:
-    """Return settings of a target with those that its constructor asks for by name.
+    """Return the settings of a target, with further ones that its constructor names.
 
     Args:
-        node: settings with a `_target_`; what they hold themselves is kept.
+        node: settings with a `_target_`; they take precedence.
         available: further settings, such as all of `algo`; the target's constructor takes those
             that its parameters name.
     """
@@ -68,14 +70,15 @@ def filled(node: Settings | DictConfig, available: Settings) -> dict[str, Any]:
     given = {str(key): value for key, value in plain.items()}  # type: ignore[union-attr]
     try:
         made = get_object(str(given.get("_target_")))
-    except Exception:  # whatever it is, `build` says what is wrong with the target
+    except Exception:
+        # `build` reports what is wrong with the target.
         return given
     wanted = [name for name in parameters_of(made) if name in available]
     return {**given, **{name: available[name] for name in wanted if name not in given}}
 
 
 def algorithm_settings(cfg: DictConfig) -> dict[str, Any]:
-    """Return what an algorithm's strategy and client may ask for by name."""
+    """Return the settings that an algorithm's strategy and client may name."""
     algo = OmegaConf.to_container(cfg.algo)
     model = without_about(OmegaConf.to_container(cfg.model))
     assert isinstance(algo, dict)
@@ -84,11 +87,11 @@ def algorithm_settings(cfg: DictConfig) -> dict[str, Any]:
 
 
 ABOUT = ("kind", "open", "algo")
-"""Keys that tell about a section."""
+"""Keys that describe a section."""
 
 
 def without_about(node: Any) -> Any:
-    """Return the same settings without what tells about sections, at any depth."""
+    """Return the same settings without keys that describe sections, at any depth."""
     if isinstance(node, dict):
         inner = {key: without_about(value) for key, value in node.items()}
         return {k: v for k, v in inner.items() if k not in ABOUT or "_target_" not in inner}

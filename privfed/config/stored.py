@@ -1,4 +1,4 @@
-"""The configuration of a run, read back from its folder."""
+"""Configuration of a run, read back from its folder."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def recall(folder: Path, overrides: Sequence[str]) -> DictConfig:
         raise ConfigError(f"--resume {folder}: there is no run in that folder")
     if (folder / "result.json").exists():
         raise ConfigError(f"--resume {folder}: that run is complete; there is nothing to resume")
-    return load(folder)
+    return load_config(folder)
 
 
 def finished(folder: Path, overrides: Sequence[str]) -> DictConfig:
@@ -39,10 +39,10 @@ def finished(folder: Path, overrides: Sequence[str]) -> DictConfig:
         raise ConfigError(f"{overrides[0]}: {words}")
     if not (folder / "result.json").exists():
         raise ConfigError(f"--publish {folder}: there is no complete run in that folder")
-    return load(folder)
+    return load_config(folder)
 
 
-def load(folder: Path) -> DictConfig:
+def load_config(folder: Path) -> DictConfig:
     """Return the configuration of the run in a folder.
 
     Raises:

@@ -1,1 +1,1 @@
-"""One configured run, from its wiring to its result, and sweeps of runs."""
+"""One configured run, from wiring to result, and sweeps of runs."""

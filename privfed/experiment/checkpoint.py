@@ -1,9 +1,10 @@
-"""Where an interrupted run goes on: everything public that the next step needs, kept after every step.
+"""Checkpoint of an interrupted run: all public state that the next step needs, saved per step.
 
-The order of writing makes resuming safe. A release is in the ledger before it exists, and in the checkpoint after it was used;
-a run killed in between has paid for a step it does not know the result of. Seeded noise is the same when the step is
-repeated, so a simulation repeats it, and the ledger does not count it twice. Secure noise would be fresh: the same users
-would be released twice for one entry. So that step is given up: it stays paid for, and its users count as missing.
+The order of writing makes resuming safe. A release is in the ledger before it exists, and in the
+checkpoint after it was used. A run killed in between has paid for a step whose result it does not
+know. Seeded noise is the same if the step is repeated, so a simulation repeats it, and the ledger
+does not count it twice. Discrete noise would be fresh: the same users would be released twice for
+one entry. So that step is given up: it stays paid for, and its users count as missing.
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ FILE = "checkpoint.npz"
 
 
 def save(folder: Path, strategy: Any, rows: Sequence[str]) -> None:
-    """Keep the state after a step. rows: what was recorded of each step so far, as JSON, so that none is encoded twice."""
+    """Save the state after a step.
+
+    Args:
+        folder: folder of the run.
+        strategy: strategy of the run.
+        rows: record of each step so far, as JSON, so that no row is encoded twice.
+    """
     arrays = {f"shared_{i}": array for i, array in enumerate(strategy.shared)}
     arrays |= {f"memory_{name}": array for name, array in strategy.memory().items()}
     facts = {
@@ -43,10 +50,22 @@ def save(folder: Path, strategy: Any, rows: Sequence[str]) -> None:
 
 
 def restore(folder: Path, strategy: Any) -> list[dict[str, Any]]:
-    """Put a freshly made strategy where the interrupted run was, and reopen its ledger. Returns the rows so far."""
+    """Bring a new strategy to the state of the interrupted run, and reopen its ledger.
+
+    Args:
+        folder: folder of the run.
+        strategy: strategy that has done nothing yet.
+
+    Returns:
+        The rows so far.
+
+    Raises:
+        BudgetError: steps that cannot be repeated are lost.
+        ConfigError: checkpoint or ledger cannot be read.
+    """
     ledger, rows, releases, chain = strategy.federation.gate.ledger, [], 0, ""
     if (folder / FILE).exists():
-        known, arrays = read(folder)
+        known, arrays = read_checkpoint(folder)
         strategy.shared = [
             arrays[f"shared_{i}"] for i in range(sum(name.startswith("shared_") for name in arrays))
         ]
@@ -78,8 +97,12 @@ def restore(folder: Path, strategy: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The facts and the arrays of a checkpoint."""
+def read_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the facts and the arrays of a checkpoint.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
     try:
         with np.load(folder / FILE) as file:
             arrays = dict(file)
@@ -91,22 +114,25 @@ def read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    """The rows of the steps that a run in progress has done."""
-    done: list[dict[str, Any]] = read(folder)[0]["rows"] if (folder / FILE).exists() else []
+    """Return the rows of the steps that a run in progress has done."""
+    done: list[dict[str, Any]] = (
+        read_checkpoint(folder)[0]["rows"] if (folder / FILE).exists() else []
+    )
     return done
 
 
 def released_in(strategy: Any, step: Any) -> set[tuple[str, int]]:
-    """Names and rounds of what a step releases."""
+    """Return (name, round) of the releases of a step."""
     return {(name, step.round) for name, _ in strategy.costs(step)}
 
 
 def _give_up(strategy: Any) -> dict[str, Any]:
-    """Count the next step as over, without its result."""
+    """Skip the next step, whose result is lost; return its row."""
     step = strategy.plan[strategy.done]
     if step.task != strategy.rounds_task or not step.releases:
         raise BudgetError(
-            f"the run was stopped while its {step.task} step was being released: that is paid for, and its result is lost. "
+            f"the run was stopped while its {step.task} step was being released: that is paid "
+            "for, and its result is lost. "
             "Nothing can be learnt without it; start a new run"
         )
     strategy.done += 1

@@ -1,7 +1,7 @@
-"""How a simulation is judged: on fresh users after every step, and on all users at the end.
+"""Evaluation of a simulation: on fresh users after every step, and on all users at the end.
 
-Fresh users never take part, so that looking at their errors costs no privacy. Errors of the users
-themselves are not private; they are told in simulations only, and marked so.
+Fresh users never take part, so their errors cost no privacy. Errors of the users themselves are not
+private; they are reported in simulations only, and marked so.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ RIVALS = {
     "random": "random",
     "offset": "offset",
 }
-"""Predictors that are judged at the end, and the names of their errors in the result."""
+"""Predictors that are evaluated at the end, and the names of their errors in the result."""
 
 
 class Evaluation:
-    """Judges one experiment."""
+    """Evaluates one experiment."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
 
     def validator(self) -> Callable[[list[Array]], dict[str, float]]:
-        """Return a function that judges shared parameters on fresh users of the same population."""
+        """Return a function that evaluates shared parameters on fresh users."""
         experiment = self.experiment
         data, factory = experiment.data, experiment.factory
         fresh = data.validation() if data.personal else None
@@ -63,7 +63,7 @@ class Evaluation:
         return validate
 
     def metrics(self) -> dict[str, float]:
-        """Return the errors of the simulation, means over all users or over the rows that judge."""
+        """Return the errors of the simulation: means over all users, or over held-out rows."""
         experiment = self.experiment
         if not experiment.simulated:
             return {}
@@ -84,14 +84,17 @@ class Evaluation:
         return metrics | data.compare(experiment.model()) | strategy.diagnostics(data)
 
     def sums(self) -> dict[str, Any]:
-        """Return the summed errors of all users; none where nobody has a row to be judged by."""
+        """Return the summed errors of all users; empty if no user has a held-out row."""
         sums = self.experiment.strategy.sums
         return sums if sums.get("judged", 1) else {}
 
     def rival(self, name: str) -> dict[str, float]:
-        """Return the errors of what personal models are compared with; nothing of it is kept.
+        """Return the errors of a rival of personal models.
 
-        It is trained on the same rows, with the whole budget.
+        The rival is trained on the same rows, with the whole budget; nothing of it is kept.
+
+        Args:
+            name: name of the rival in `algo.rivals`.
         """
         experiment = self.experiment
         cfg = experiment.cfg.copy()

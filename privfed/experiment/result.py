@@ -1,4 +1,4 @@
-"""What a run leaves behind: result.json, and what is drawn or published besides it."""
+"""Results of a run: result.json, and everything that is drawn or published besides it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Result:
 
 @dataclass
 class Outcome:
-    """What a run leaves behind, before it is written."""
+    """Results of a run, before they are written."""
 
     result: dict[str, Any]
     model: dict[str, Array]
@@ -98,16 +98,16 @@ class Outcome:
     histograms: dict[str, Array] = field(default_factory=dict)
     scale: Scale | None = None
     split: NDArray[np.int64] | None = None
-    """Examples of each user in each class (n, classes), in simulations with classes."""
+    """Examples per user and class (n, classes), in simulations with classes."""
     by_size: Array | None = None
-    """Who gains, by number of rows (see `privfed.report.gain_chart`), in simulations on tables."""
+    """Gains by number of rows (see `privfed.report.gain_chart`), in simulations on tables."""
     schema: Any = None
-    """What the columns of a table mean."""
+    """Columns of a table; None without a table."""
 
 
 @cache
 def versions() -> dict[str, str]:
-    """Of Python and the packages that decide what a run computes."""
+    """Return the versions of Python and of the packages that determine the numbers of a run."""
     packages = (
         "flwr",
         "numpy",
@@ -123,7 +123,7 @@ def versions() -> dict[str, str]:
 
 
 def peak_rss_mb() -> float:
-    """Most memory this process has held; Linux knows it since the last exec, elsewhere since the fork."""
+    """Return the peak memory of this process: on Linux since the last exec, else since the fork."""
     status = Path("/proc/self/status")
     if status.exists():
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
@@ -136,7 +136,7 @@ def result_of(experiment: Experiment, metrics: dict[str, float]) -> Result:
 
     Args:
         experiment: the experiment.
-        metrics: errors of the simulation; empty where users are real.
+        metrics: errors of the simulation; empty for real users.
     """
     cfg, data, strategy = experiment.cfg, experiment.data, experiment.strategy
     ledger, budget = experiment.ledger, experiment.budget
@@ -197,15 +197,15 @@ def judged(sums: dict[str, Any]) -> dict[str, int] | None:
 
 
 def told_memory(megabytes: float, simulated: bool) -> float:
-    """Return memory as it may be written down: the next power of two where users are real.
+    """Return memory as it may be published: for real users, rounded up to a power of two.
 
-    It would tell how many rows real users have.
+    The exact number would reveal how many rows real users have.
     """
     return megabytes if simulated else 2.0 ** math.ceil(math.log2(megabytes))
 
 
 def absences(experiment: Experiment) -> list[str]:
-    """Return a note on how many users were missing, as a count."""
+    """Return a note on the number of missing users, if any."""
     rows = experiment.rows
     missing = [row["missing_users"] for row in rows if row["missing_users"]]
     if not missing:

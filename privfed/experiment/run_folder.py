@@ -1,4 +1,4 @@
-"""Folder of a run: make it, do the run in it, and read how far the run is."""
+"""Folder of a run: make it, do the run in it, and read its progress."""
 
 from __future__ import annotations
 
@@ -114,7 +114,8 @@ def rows_done(folder: Path) -> list[Row]:
                 {key: text if key == "task" else float(text) for key, text in row.items() if text}
                 for row in csv.DictReader(file)
             ]
+    # The file may vanish while it is read: then the run has just ended.
     try:
         return checkpoint.rows(folder)
-    except (OSError, ValueError, ConfigError):  # removed while it was read: the run has just ended
+    except (OSError, ValueError, ConfigError):
         return []

@@ -1,4 +1,6 @@
-"""A sweep: every combination of comma-separated settings is a run, several at a time in processes of one thread each.
+"""Sweep: one run per combination of comma-separated settings, several at a time.
+
+Each run has a process with one thread.
 
 python -m privfed.run -m eps=1,2,4 seed=0,1,2
 """
@@ -30,14 +32,20 @@ from privfed.report.wording import error_of
 
 @dataclass(frozen=True)
 class Failed:
-    """Why a run could not be made, in one line."""
+    """Reason why a run failed, in one line."""
 
     message: str
     exit_code: int = 1
 
 
 def work(task: tuple[str, Any, Any]) -> Any:
-    """In a process of the pool: check one configuration, or do one run. Whatever goes wrong is an answer, too."""
+    """Check one configuration, or do one run, in a process of the pool.
+
+    Errors are returned as answers.
+
+    Args:
+        task: ("check", overrides, config_dir), or ("run", folder, resume).
+    """
     kind, first, second = task
     try:
         return check(first, second) if kind == "check" else perform(Path(first), second)
@@ -51,7 +59,17 @@ def work(task: tuple[str, Any, Any]) -> Any:
 
 
 def check(overrides: Sequence[str], config_dir: str | None) -> str:
-    """The whole configuration of one run, as YAML: one thread, and as many nodes as the run would have by itself."""
+    """Return the whole configuration of one run as YAML.
+
+    It has one thread, and as many nodes as the run would have by itself.
+
+    Args:
+        overrides: settings of the run.
+        config_dir: folder with further configs.
+
+    Raises:
+        ConfigError: the configuration is not allowed.
+    """
     from privfed.config.composition import compose
     from privfed.experiment.wiring import Experiment
     from privfed.report import loggers
@@ -69,16 +87,15 @@ def check(overrides: Sequence[str], config_dir: str | None) -> str:
 
 
 def perform(folder: Path, resume: bool) -> Any:
-    """Do the run whose configuration is in the folder, or go on with it. Returns its result."""
-    from privfed.config.stored import load
+    """Do, or resume, the run whose configuration is in the folder; return its result."""
+    from privfed.config.stored import load_config
     from privfed.experiment.run_folder import carry_out
     from privfed.experiment.wiring import Experiment
 
     with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text(
-            "5"
-        )  # the most memory held so far is forgotten: that was another run's
-    cfg = load(folder)
+        # Reset the peak memory, which belongs to an earlier run of this process.
+        Path("/proc/self/clear_refs").write_text("5")
+    cfg = load_config(folder)
     carry_out(Experiment(cfg), folder, resume)
     return read_json(folder / "result.json")
 
@@ -90,8 +107,16 @@ def execute(
     resumed: Path | None,
     quiet: bool,
 ) -> None:
-    """Check all combinations, then run those that are not done yet, and sum up."""
-    # One process more than cores: while one waits for its ledger to be on the disk, another computes.
+    """Check all combinations, run those that are not done yet, and summarise.
+
+    Args:
+        overrides: settings, some with several values.
+        config_dir: folder with further configs.
+        jobs: number of processes; None takes one more than there are cores.
+        resumed: folder of an interrupted sweep; None starts a new one.
+        quiet: print nothing.
+    """
+    # One more process than cores: while one waits for its ledger to be on disk, another computes.
     jobs = len(os.sched_getaffinity(0)) + 1 if jobs is None else check_whole("--jobs", jobs)
     if resumed is not None:
         folder, names = resumed, runs_of(resumed)
@@ -106,7 +131,7 @@ def execute(
 
 
 def runs_of(folder: Path) -> list[str]:
-    """The names of the runs of a sweep."""
+    """Return the names of the runs of a sweep."""
     runs = read_json(folder / SWEEP).get("runs")
     if not isinstance(runs, dict) or not runs:
         raise ConfigError(f"{folder / SWEEP}: cannot be read (it names no runs)")
@@ -114,14 +139,15 @@ def runs_of(folder: Path) -> list[str]:
 
 
 def _check_all(pool: Pool, lines: Sequence[list[str]], config_dir: str | None) -> list[str]:
-    """The configuration of every combination; the first one that is refused stops everything, before anything is done."""
+    """Return the configuration of every combination; raise an error if one is refused."""
     answers = {}
     try:
         for (_, line, _), answer in pool.map(deque(("check", line, config_dir) for line in lines)):
             answers[tuple(line)] = answer
             if isinstance(answer, Lost):
                 raise PrivfedError(
-                    f"{' '.join(line)}: {answer} while the settings were checked; nothing was started"
+                    f"{' '.join(line)}: {answer} while the settings were checked; nothing was "
+                    "started"
                 )
             if isinstance(answer, Failed):
                 kinds = {error.exit_code: error for error in (ConfigError, BudgetError)}
@@ -134,7 +160,7 @@ def _check_all(pool: Pool, lines: Sequence[list[str]], config_dir: str | None) -
 
 
 def _prepare(overrides: Sequence[str], choices: Sequence[Choice], texts: Sequence[str]) -> Path:
-    """The sweep's folder, with a folder and a configuration for every run."""
+    """Make the sweep's folder, with a folder and a configuration per run."""
     from privfed.experiment.run_folder import prepare_folder
 
     out = OmegaConf.create(texts[0]).out
@@ -156,7 +182,7 @@ def _prepare(overrides: Sequence[str], choices: Sequence[Choice], texts: Sequenc
 
 
 def _run_all(pool: Pool, folder: Path, names: Sequence[str], quiet: bool) -> None:
-    """Every run that has no result yet, then the summary of all."""
+    """Do every run that has no result yet, and summarise all."""
     done = {name for name in names if (folder / name / "result.json").exists()}
     waiting = deque(
         ("run", str(folder / name), _begun(folder / name)) for name in names if name not in done
@@ -178,7 +204,10 @@ def _run_all(pool: Pool, folder: Path, names: Sequence[str], quiet: bool) -> Non
                     done.add(name)
                     progress.done(name, answer)
         except KeyboardInterrupt as error:
-            words = f"interrupted; {len(done)} of {len(names)} runs are done, go on with --resume {folder}"
+            words = (
+                f"interrupted; {len(done)} of {len(names)} runs are done, go on with --resume "
+                f"{folder}"
+            )
             raise PrivfedError(words) from error
         finally:
             pool.close()
@@ -191,21 +220,18 @@ def _run_all(pool: Pool, folder: Path, names: Sequence[str], quiet: bool) -> Non
 
 
 def _begun(folder: Path) -> bool:
-    """Whether an interrupted run is to be gone on with: without a ledger nothing was released, and it starts anew."""
+    """Return whether a run was interrupted; without a ledger nothing was released."""
     return (folder / "ledger.jsonl").exists()
 
 
 def sum_up(folder: Path, quiet: bool) -> None:
-    """summary.csv and report.html of the runs that are done, and a table of them."""
-    from privfed.report.comparison_page import (
-        SEVERAL,
-        add_up,
-        comparison_page,
-    )  # takes a while to import
+    """Write summary.csv and report.html of the finished runs, and print a table of them."""
+    # Imported here, since it takes a while.
+    from privfed.report.comparison_page import SEVERAL, add_up, comparison_page
 
     runs = find([folder])
     settings = settings_of(runs)
-    write_atomically(folder / "summary.csv", summary(settings).encode())
+    write_atomically(folder / "summary.csv", summary_csv(settings).encode())
     page = comparison_page(runs, folder, folder.name)
     write_atomically(folder / "report.html", page.encode())
     if quiet:
@@ -219,8 +245,8 @@ def sum_up(folder: Path, quiet: bool) -> None:
     )
 
 
-def summary(settings: Sequence[Setting]) -> str:
-    """One line a setting: what it is, its error over the seeds, and what its runs spent."""
+def summary_csv(settings: Sequence[Setting]) -> str:
+    """Return a table with one line per setting: its error over the seeds, and its cost."""
     table = io.StringIO()
     keys = list(settings[0].line | settings[0].budget)
     head = [

@@ -1,4 +1,4 @@
-"""What `-m` asks for: every combination of comma-separated values, and a readable name for each."""
+"""Settings of a sweep (`-m`): every combination of comma-separated values, with its name."""
 
 from __future__ import annotations
 
@@ -11,13 +11,20 @@ from hydra.errors import HydraException
 from privfed.foundation.errors import ConfigError
 
 Choice = dict[str, str]
-"""What a run chooses of the swept keys."""
+"""Values that a run has for the swept keys."""
 LONGEST = 120
-"""Characters of a run's folder, which file systems limit."""
+"""Longest name of a run's folder, in characters; file systems have limits."""
 
 
 def combinations(overrides: Sequence[str]) -> list[tuple[Choice, list[str]]]:
-    """Every combination: what it chooses of the swept keys, and all its overrides."""
+    """Return every combination: its values of the swept keys, and all its overrides.
+
+    Args:
+        overrides: settings, some with several values.
+
+    Raises:
+        ConfigError: `out` has several values, or a value occurs twice.
+    """
     parser = OverridesParser.create()
     swept: dict[str, list[str]] = {}
     for override in overrides:
@@ -25,7 +32,8 @@ def combinations(overrides: Sequence[str]) -> list[tuple[Choice, list[str]]]:
             parsed = parser.parse_override(override)
             values = list(parsed.sweep_string_iterator()) if parsed.is_sweep_override() else []
         except HydraException:
-            continue  # composing will say what is wrong with it
+            # Composing the configuration reports what is wrong with it.
+            continue
         key = str(parsed.key_or_group)
         if values and key == "out":
             raise ConfigError(
@@ -44,7 +52,7 @@ def combinations(overrides: Sequence[str]) -> list[tuple[Choice, list[str]]]:
 
 
 def names_of(choices: Sequence[Choice]) -> dict[str, Choice]:
-    """The choices by the names of their runs' folders: what each chooses, as far as file systems allow."""
+    """Return the choices by the names of their runs' folders."""
     named: dict[str, Choice] = {}
     for i, choice in enumerate(choices):
         text = ",".join(f"{key}={value}" for key, value in choice.items()) or "run"

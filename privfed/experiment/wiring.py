@@ -1,4 +1,4 @@
-"""Configuration -> data, strategy, clients, runtime. The only place that wires things together."""
+"""Wiring: from a configuration to data, strategy, clients and runtime, in this one place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from privfed.config.composition import LINEAR, TABLE, kind_of
+from privfed.config.composition import LINEAR, TABLE, model_kind
 from privfed.config.instantiation import algorithm_settings, build, filled
 from privfed.data.source import DataSource
 from privfed.experiment import checkpoint
@@ -36,14 +36,17 @@ Row = dict[str, Any]
 
 
 class Experiment:
-    """One configured run: build it, which is cheap and checks everything, then `run` it.
+    """One configured run.
 
-    Of the data, only a table is looked at while building.
+    Building it is cheap and checks everything; of the data, only a table is read. Then `run` it.
 
     Args:
         cfg: resolved configuration.
-        roster: who may take part; None spreads simulated users over `runtime.nodes`.
+        roster: registered users; None spreads simulated users over `runtime.nodes`.
         source: data that were read before; None makes them from the configuration.
+
+    Raises:
+        ConfigError: the configuration is not allowed.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class Experiment:
         self.runtime: Runtime = build(cfg.runtime, "runtime")()
         self.factory = ClientFactory.of(cfg, source)
         self.data = self.factory.source
-        k = dimension(cfg, self.data.d)
+        k = representation_dimension(cfg, self.data.d)
         self.roster = roster or Roster.of_simulated(
             self.data.n, self.runtime.nodes_for(self.data.n)
         )
@@ -65,7 +68,7 @@ class Experiment:
             allowed = f"but {self.roster.users} users are registered"
             raise ConfigError.of("data.n", self.data.n, allowed)
         self.simulated = self.data.simulated and self.roster.simulated
-        """No real user takes part: errors may be told, and noise may be repeatable."""
+        """Whether no real user takes part: errors may be published, and noise may be repeatable."""
         if not self.simulated and math.isinf(self.budget.epsilon):
             allowed = "releases real users' sums without noise; it is for simulations only"
             raise ConfigError.of("eps", "inf", allowed)
@@ -93,7 +96,7 @@ class Experiment:
         # Settings of clients are checked before anything is written.
         trial = self.factory.serving(self.data.empty())
         self.remembers = trial.memory is not None
-        """Whether users keep something from round to round."""
+        """Whether users keep state from round to round."""
 
     def _make_init(self) -> Any:
         return build(filled(self.cfg.init.strategy, self.cfg.init), "init")()
@@ -105,9 +108,9 @@ class Experiment:
         return strategy
 
     def renewed(self, source: NoiseSource | None = None) -> Experiment:
-        """Return the same experiment with a ledger, a gate and a strategy of its own.
+        """Return the same experiment with its own ledger, gate and strategy.
 
-        Settings, data and roster are shared; nothing was released yet.
+        Settings, data and roster are shared. Nothing was released yet.
 
         Args:
             source: source of noise; None takes this experiment's.
@@ -125,12 +128,12 @@ class Experiment:
         on_step: Callable[[Row], None] = lambda row: None,
         resume: bool = False,
     ) -> Outcome:
-        """Train, judge, and collect everything that is to be written.
+        """Train, evaluate, and return everything that has to be written.
 
         Args:
-            folder: folder of the run, in which ledger and checkpoint grow; None keeps none.
-            on_step: is told the record of each step.
-            resume: go on with the interrupted run in the folder instead of starting anew.
+            folder: folder of the run, for ledger and checkpoint; None keeps none.
+            on_step: called with the record of each step.
+            resume: continue the interrupted run in the folder.
         """
         written: list[str] = []
 
@@ -172,22 +175,22 @@ class Experiment:
         self.rows.append(record.as_row())
 
     def told_seconds(self, seconds: float) -> float:
-        """Return a time as it may be written down: in whole seconds where users are real.
+        """Return a time as it may be published: for real users, in whole seconds.
 
-        How long real users' data take is not to be read off.
+        The exact time would reveal something about real users' data.
         """
         return seconds if self.simulated else float(math.ceil(seconds))
 
     def model(self) -> dict[str, Array]:
-        """Return the published model by name; empty before there is one."""
+        """Return the published model by name; empty if there is none yet."""
         if not self.strategy.started:
             return {}
         return dict(zip(self.strategy.publishes, self.strategy.shared, strict=False))
 
 
-def dimension(cfg: DictConfig, d: int) -> int:
-    """Return k, the dimension of the representation; 1 where layers or the data decide."""
-    if kind_of(cfg) not in (LINEAR, TABLE) or cfg.model.k == "auto":
+def representation_dimension(cfg: DictConfig, d: int) -> int:
+    """Return k, the dimension of the representation; 1 if layers or the data determine it."""
+    if model_kind(cfg) not in (LINEAR, TABLE) or cfg.model.k == "auto":
         return 1
     k: int = check_whole("model.k", cfg.model.k)
     if k > d:

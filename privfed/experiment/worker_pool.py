@@ -1,4 +1,4 @@
-"""A few processes that do tasks one after the other; one that is killed is replaced, and what it was doing is told."""
+"""Pool of processes for tasks; a killed process is replaced, and its task is reported."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import Any, NoReturn
 from privfed.foundation.environment import thread_limits
 
 PATIENCE = 10.0
-"""Seconds a process has to end its run when it is asked to."""
+"""Seconds that a process has to end its run when it is asked to."""
 
 
 @dataclass(frozen=True)
 class Lost:
-    """The answer of a process that was killed in the middle of a task."""
+    """Answer for a task whose process was killed."""
 
     exit_code: int | None
 
@@ -36,7 +36,7 @@ class Lost:
 
 @dataclass
 class Worker:
-    """A process, the pipe to it, and the task it has."""
+    """Process, the pipe to it, and its current task."""
 
     process: BaseProcess
     pipe: Connection
@@ -44,10 +44,14 @@ class Worker:
 
 
 class Pool:
-    """So many processes, each with one thread, that call `work` with a task each and send back what it returns.
+    """Processes, each with one thread, that call `work` with a task and return the answer.
 
-    They are new processes, not forks: forks of a process that has threads may hang. They live as long as the pool, so that
-    imports are paid for once.
+    The processes are spawned, since forks of a process with threads may hang. They live as long as
+    the pool, so that imports are paid for once.
+
+    Args:
+        jobs: number of processes.
+        work: function of a task.
     """
 
     def __init__(self, jobs: int, work: Callable[[Any], Any]) -> None:
@@ -67,14 +71,21 @@ class Pool:
         self.close()
 
     def map(self, waiting: deque[Any]) -> Iterator[tuple[Any, Any]]:
-        """Every task with its answer, as they are done; Lost for one whose process was killed. More tasks may be added."""
+        """Yield every task with its answer, as they are done.
+
+        The answer is :class:`Lost` if the process was killed.
+
+        Args:
+            waiting: tasks; more may be added while they are done.
+        """
         while True:
             for i, worker in enumerate(self.workers):
                 if worker.task is None and waiting:
                     if not worker.process.is_alive():
                         self.workers[i] = worker = self._start()
                     worker.task = waiting.popleft()
-                    with suppress(BrokenPipeError):  # it has just died: its pipe says so below
+                    # The process may have just died; its pipe reports that below.
+                    with suppress(BrokenPipeError):
                         worker.pipe.send(worker.task)
             busy = {worker.pipe: worker for worker in self.workers if worker.task is not None}
             if not busy:
@@ -110,30 +121,39 @@ class Pool:
             return worker.pipe.recv()
         except (EOFError, OSError):
             worker.process.join(PATIENCE)
-            worker.process.kill()  # without its pipe it is of no use
+            # A process without its pipe is useless.
+            worker.process.kill()
             return Lost(worker.process.exitcode)
 
 
 def work_on_tasks(pipe: Connection, work: Callable[[Any], Any]) -> None:
-    """What a process of the pool does until its pipe is closed. Ctrl-C is for the parent, who asks it to end."""
+    """Do tasks until the pipe is closed.
+
+    Ctrl-C is ignored; the parent process handles it.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(EOFError, OSError, KeyboardInterrupt):
         signal.signal(signal.SIGTERM, _end)
         try:
             while True:
                 pipe.send(work(pipe.recv()))
-        finally:  # it is ending: asked again, by the signal after the closed pipe, it has nothing to interrupt
+        finally:
+            # The process is ending: a second signal, after the closed pipe, must not interrupt it.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _end(number: int, frame: object) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise KeyboardInterrupt  # runs are used to this: they close what they have opened
+    # Runs handle this exception: they close their files.
+    raise KeyboardInterrupt
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Processes started in here compute with one thread each: libraries read this when they are loaded."""
+    """Limit processes started in this context to one thread each.
+
+    Libraries read the limits when they are loaded.
+    """
     before = {name: os.environ.get(name) for name in thread_limits()}
     os.environ.update(thread_limits())
     try:

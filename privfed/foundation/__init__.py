@@ -1,1 +1,1 @@
-"""What every room may use: errors, checks, files, seeded randomness, linear algebra."""
+"""Basics for every room: errors, checks, files, seeded randomness, linear algebra."""

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, whatever happens to the process or the disk."""
+"""Atomic file writes: a file is complete or absent, even if the process or the disk fails."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from privfed.foundation.errors import ConfigError, PrivfedError
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
-    """The whole file or nothing: a full disk or a killed process leaves no half of it.
+    """Write a whole file or nothing, even if the disk is full or the process is killed.
 
-    mode: who may read it, before the process's own mask is applied; no other name ever holds the content with wider rights.
+    Args:
+        path: file to write.
+        content: its content.
+        mode: permissions, before the process's umask. No other name ever holds the content with
+            wider permissions.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -26,7 +30,18 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
 
 
 def write_output(option: str, path: Path, content: bytes, mode: int = 0o666) -> None:
-    """The same for a file that a person named in an option; what goes wrong is said in one line."""
+    """Write a file that was named in an option, with a one-line error if that fails.
+
+    Args:
+        option: option that named the file.
+        path: file to write.
+        content: its content.
+        mode: permissions; see :func:`write_atomically`.
+
+    Raises:
+        ConfigError: the file cannot be written.
+        PrivfedError: the disk is full.
+    """
     try:
         write_atomically(path, content, mode)
     except OSError as error:

@@ -1,8 +1,8 @@
-"""Whether loops over users are compiled (Numba), decided in this one place.
+"""Decision whether loops over users are compiled (Numba); it is made only in this module.
 
-Every compiled loop is a drop-in for NumPy code that gives the same numbers. It is used where what
-it saves is more than what it costs: loading machine code that an earlier process left on this
-machine, or else compiling it. Whoever knows the job states it (`expect`). A decision holds for the
+Every compiled loop is a drop-in for NumPy code that gives the same numbers. It is used if it saves
+more time than it costs: loading machine code that an earlier process left on this machine, or else
+compiling it. The code that knows the size of the job states it (`expect`). A decision holds for the
 whole process.
 
 The environment variable PRIVFED_COMPILE says `always` or `never` instead of `auto`, and
@@ -29,14 +29,20 @@ MODES = ("auto", "always", "never")
 LOADING = 0.6
 """Seconds that importing Numba and loading machine code take."""
 MINOR = 0.2
-"""Fraction of its compiling time that a loop has to save where others are compiled anyway."""
+"""Fraction of its compiling time that a loop has to save if other loops are compiled anyway."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """How much a process has to compute: users with m examples of d features, k dimensions.
+    """Amount of computation of a process.
 
-    candidates: how many embeddings are judged per round where an algorithm selects among some.
+    Attributes:
+        users: number of users.
+        m: examples per user.
+        d: features per example.
+        k: dimension of the representation.
+        rounds: number of rounds.
+        candidates: embeddings that are scored per round, for algorithms that select.
     """
 
     users: int
@@ -48,18 +54,21 @@ class Job:
 
     @property
     def work(self) -> int:
-        """Multiplications, about."""
+        """Return the approximate number of multiplications."""
         return self.users * self.rounds * self.m * self.d * self.k * max(1, self.candidates)
 
 
 @dataclass(frozen=True, eq=False)
 class DropIn:
-    """A module of compiled loops that can replace NumPy code.
+    """Module of compiled loops that can replace NumPy code.
 
-    module: its dotted name. It has a function prepare(variant) that compiles what is used of it.
-    seconds: what that takes. saves: the seconds that the loops save in a job, compared with NumPy.
-    variant: which types of numbers; "" where there is no choice. on_demand: compile only when asked
-    for, not together with others.
+    Attributes:
+        module: its dotted name. A module `name` has a function prepare_name(variant) that
+            compiles what is used of it.
+        seconds: time that compiling takes.
+        saves: seconds that the loops save in a job, compared with NumPy.
+        variant: types of numbers; "" if there is no choice.
+        on_demand: whether it is compiled only when asked for, not together with others.
     """
 
     module: str
@@ -72,12 +81,11 @@ class DropIn:
         _known.append(self)
 
     def chosen(self, saved: float = 0.0) -> Any:
-        """Return the module of compiled loops, or None where NumPy is to be used.
+        """Return the module of compiled loops, or None if NumPy is used.
 
         Args:
-            saved: seconds that the loops save as far as the caller knows, where that is not said by
-            the
-                job. Only for loops that give exactly the same numbers, as it may reverse a
+            saved: seconds that the loops save as far as the caller knows, if the job does not say
+                it. Only for loops that give exactly the same numbers, since it may reverse a
                 decision.
         """
         with _lock:
@@ -87,7 +95,7 @@ class DropIn:
 
     @property
     def source(self) -> Path:
-        """The file of the module."""
+        """Return the file of the module."""
         return machine_code.PACKAGE.parent / (self.module.replace(".", "/") + ".py")
 
     def kept(self) -> bool:
@@ -98,12 +106,13 @@ class DropIn:
         if mode() != "auto":
             return mode() == "always"
         saved = max(saved, 0.0 if _job is None else self.saves(_job))
-        if any(_chosen.values()):  # Numba is loaded, and the job is a large one
+        # Other loops were chosen: Numba is loaded, and the job is large.
+        if any(_chosen.values()):
             return saved > 0 and (saved > self.seconds * MINOR or self.kept())
         return saved > LOADING and (saved > self.seconds or self.kept())
 
     def _load(self) -> ModuleType:
-        """Import the module; compile it and others that the job pays for, unless that is done."""
+        """Import the module; compile it, and others that the job pays for, if necessary."""
         if self.kept():
             return importlib.import_module(self.module)
         folder = machine_code.cache_folder()
@@ -113,12 +122,16 @@ class DropIn:
             if missing:
                 _announce(sum(each.seconds for each in missing))
             for each in missing:
-                importlib.import_module(each.module).prepare(each.variant)
+                each._compile()
                 machine_code.keep(folder, each.source, each.variant)
         return importlib.import_module(self.module)
 
+    def _compile(self) -> None:
+        module = importlib.import_module(self.module)
+        getattr(module, f"prepare_{self.source.stem}")(self.variant)
+
     def _wanted(self) -> bool:
-        """Return whether the stated job makes compiling pay, with others that it needs."""
+        """Return whether the stated job makes compiling pay."""
         if self.on_demand or _job is None or mode() != "auto":
             return False
         return self.saves(_job) > self.seconds
@@ -133,7 +146,7 @@ _announced = False
 
 
 def _announce(seconds: float) -> None:
-    """Say once per process why it takes longer to start."""
+    """Print once per process why it takes longer to start."""
     global _announced
     if not _announced:
         text = f"compiling the kernels for this machine, once: about {seconds:.0f} s"
@@ -142,10 +155,10 @@ def _announce(seconds: float) -> None:
 
 
 def expect(job: Job) -> None:
-    """State what this process will compute; the largest job that was stated counts.
+    """State what this process will compute; the largest stated job counts.
 
     Args:
-        job: the whole of it, not one node's share, so that all nodes decide alike.
+        job: the whole job, not one node's share, so that all nodes decide alike.
     """
     global _job
     with _lock:
@@ -189,12 +202,13 @@ def choosing(name: str) -> Iterator[None]:
 def compiled(function: Any = None, *, reorder: bool = True) -> Any:
     """Compile a function of numbers and arrays when it is first called, once per machine.
 
-    NaN, infinity and division by zero behave as IEEE says. Numba compiles again when the function's
-    own file has changed. Here it also does when a shared file has, as the machine code has its
-    constants and functions inside.
+    NaN, infinity and division by zero behave as in IEEE 754. Numba compiles again if the function's
+    own file has changed. Here it also does if a shared file has, since machine code includes its
+    constants and functions.
 
     Args:
-        function: what to compile; only in modules that are imported once compiled code was chosen.
+        function: function to compile, in a module that is imported only after compiled code was
+            chosen.
         reorder: whether sums may be reordered and contracted, for the processor's vector units.
     """
     if function is None:
@@ -210,7 +224,7 @@ def compiled(function: Any = None, *, reorder: bool = True) -> Any:
         error_model="numpy",
         fastmath={"reassoc", "contract", "nsz"} if reorder else False,
     )(function)
-    # There is no index where Numba's cache or its compiler is off.
+    # There is no index if Numba's cache or compiler is off.
     index = getattr(getattr(made, "_cache", None), "_cache_file", None)
     if index is not None:
         index._source_stamp = (index._source_stamp, machine_code.shared_sources())

@@ -95,7 +95,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Key:
-    """The whole key of a setting whose parameter has another name, such as `rounds` of any group."""
+    """Full key of a setting whose parameter has another name, such as `rounds` of any group."""
 
     name: str
 
@@ -131,7 +131,7 @@ def check_settings(group: str, made: Callable[..., Any], settings: Mapping[str, 
 
 @cache
 def constraints_of(made: Callable[..., Any]) -> dict[str, tuple[list[Any], bool]]:
-    """Constraints of each parameter by name, and whether it may be None."""
+    """Return the constraints of each parameter by name, and whether it may be None."""
     found: dict[str, tuple[list[Any], bool]] = {}
     for function in constructors(made):
         for name, hint in get_type_hints(function, include_extras=True).items():
@@ -142,7 +142,7 @@ def constraints_of(made: Callable[..., Any]) -> dict[str, tuple[list[Any], bool]
 
 
 def parameters_of(made: Callable[..., Any]) -> list[str]:
-    """Names of the parameters that a class or function takes, those it passes on with ** included."""
+    """Return the names of all parameters of a class or function, also those passed on by **."""
     names: dict[str, None] = {}
     for function in constructors(made):
         for parameter in inspect.signature(function).parameters.values():
@@ -155,7 +155,7 @@ def parameters_of(made: Callable[..., Any]) -> list[str]:
 
 
 def constructors(made: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """The constructor of a class and, as long as one passes ** on, those of its bases."""
+    """Yield the constructor of a class and, as long as one passes ** on, those of its bases."""
     if not inspect.isclass(made):
         yield made
         return

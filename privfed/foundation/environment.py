@@ -18,7 +18,7 @@ THREAD_VARIABLES = (
     "VECLIB_MAXIMUM_THREADS",
     "NUMBA_NUM_THREADS",
 )
-"""What numerical libraries read when they are loaded."""
+"""Variables that numerical libraries read when they are loaded."""
 
 
 def thread_limits(count: int = 1) -> dict[str, str]:

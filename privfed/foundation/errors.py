@@ -1,4 +1,4 @@
-"""What can go wrong, each with the exit code the command line answers with."""
+"""Errors, each with the exit code of the command line."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 
 class PrivfedError(Exception):
-    """A failure with a one-line explanation for a person."""
+    """Failure with a one-line explanation."""
 
     exit_code = 1
 
 
 class ConfigError(PrivfedError):
-    """A bad setting or bad data: says which key, what was given and what is allowed."""
+    """Bad setting or bad data; says which key, what was given and what is allowed."""
 
     exit_code = 2
 
     @classmethod
     def of(cls, key: str, given: object, allowed: str) -> ConfigError:
-        """The usual form of the message: ``key=given: allowed``."""
+        """Return an error with the usual message: ``key=given: allowed``."""
         return cls(f"{key}={given}: {allowed}")
 
 
@@ -32,13 +32,13 @@ class BudgetError(PrivfedError):
 
 
 class RefutedError(PrivfedError):
-    """A privacy claim was put to the test and does not hold."""
+    """A privacy claim was tested and does not hold."""
 
     exit_code = 4
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint such as ``did you mean 'fedrep'? known: fedrep, oracle``."""
+    """Return a hint such as ``did you mean 'fedrep'? known: fedrep, oracle``."""
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
     hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
@@ -46,25 +46,35 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def check_number(key: str, value: Any, ok: Callable[[float], bool], allowed: str) -> Any:
-    """The value if it is a number that is ok, otherwise a clear error."""
+    """Return `value` if it is a number for which `ok` holds.
+
+    Args:
+        key: key of the setting.
+        value: given value.
+        ok: test.
+        allowed: what is allowed, in words.
+
+    Raises:
+        ConfigError: it is not.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float) or not ok(value):
         raise ConfigError.of(key, value, allowed)
     return value
 
 
 def check_positive(key: str, value: Any) -> Any:
-    """A finite number above 0."""
+    """Return `value` if it is a finite number above 0; raise a ConfigError otherwise."""
     return check_number(key, value, lambda x: 0 < x < math.inf, "must be a positive number")
 
 
 def check_flag(key: str, value: Any) -> bool:
-    """True or false."""
+    """Return `value` if it is true or false; raise a ConfigError otherwise."""
     if not isinstance(value, bool):
         raise ConfigError.of(key, value, "must be true or false")
     return value
 
 
 def check_whole(key: str, value: Any, least: int = 1) -> Any:
-    """A whole number of at least `least`."""
+    """Return `value` if it is a whole number of at least `least`; raise a ConfigError otherwise."""
     allowed = f"must be a whole number of at least {least}"
     return check_number(key, value, lambda x: isinstance(x, int) and x >= least, allowed)

@@ -1,4 +1,4 @@
-"""Small dense linear algebra of the server: retractions, singular vectors, subspace distances, half-vectorisation."""
+"""Dense linear algebra of the server: retractions, singular vectors, subspace distances."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ Array = NDArray[np.float64]
 
 
 def retraction(M: Array) -> Array:
-    """The orthonormal factor Q of M = QR with a positive diagonal of R. M: (d, k)."""
+    """Return the factor Q of M = QR (d, k), orthonormal, with a positive diagonal of R."""
     Q, R = np.linalg.qr(M)
     return np.ascontiguousarray(Q * np.where(np.diag(R) < 0, -1.0, 1.0))
 
 
 def top_eigenvectors(S: Array, k: int) -> Array:
-    """The k eigenvectors of symmetric S (d, d) with the largest absolute eigenvalues, signs fixed. Returns (d, k)."""
+    """Return k eigenvectors of symmetric S (d, d), of the largest absolute eigenvalues: (d, k).
+
+    Signs are fixed: the largest entry of each is positive.
+    """
     values, vectors = np.linalg.eigh(S)
     Q = vectors[:, np.argsort(-np.abs(values), kind="stable")[:k]]
     signs = np.sign(Q[np.argmax(np.abs(Q), axis=0), np.arange(k)])
@@ -25,7 +28,7 @@ def top_eigenvectors(S: Array, k: int) -> Array:
 
 
 def top_singular(L: Array, r: int) -> tuple[Array, Array, Array]:
-    """SVD_r of L (d1, d2), signs fixed: U (d1, r), S (r,) decreasing, V (d2, r)."""
+    """Return the rank-r SVD of L (d1, d2), signs fixed: U (d1, r), S (r,) decreasing, V (d2, r)."""
     U, S, Vt = np.linalg.svd(L, full_matrices=False)
     U, V = U[:, :r], Vt[:r].T
     signs = np.sign(U[np.argmax(np.abs(U), axis=0), np.arange(r)])
@@ -35,10 +38,22 @@ def top_singular(L: Array, r: int) -> tuple[Array, Array, Array]:
 def low_rank_retraction(
     U: Array, S: Array, V: Array, A: Array, B: Array, C: Array
 ) -> tuple[Array, Array, Array]:
-    """SVD_r of M + xi for M = U diag(S) V^T of rank r and a tangent vector xi = U A V^T + U B + C V^T.
+    """Return the rank-r SVD of M + xi, for M = U diag(S) V^T and a tangent vector xi.
 
-    U (d1, r), S (r,), V (d2, r), A (r, r), B (r, d2), C (d1, r) -> the new U, S, V. M + xi has rank at most 2r, as it is
-    [U C] [[diag(S) + A, I], [I, 0]] [V B^T]^T: two thin QRs leave a core of 2r x 2r, and its SVD is that of M + xi.
+    xi = U A V^T + U B + C V^T. M + xi has rank at most 2r, since it is
+    [U C] [[diag(S) + A, I], [I, 0]] [V B^T]^T. Two thin QRs leave a core of 2r x 2r, and its SVD
+    is that of M + xi.
+
+    Args:
+        U: (d1, r), orthonormal.
+        S: (r,).
+        V: (d2, r), orthonormal.
+        A: (r, r).
+        B: (r, d2).
+        C: (d1, r).
+
+    Returns:
+        The new U, S, V.
     """
     r = len(S)
     Q_left, R_left = np.linalg.qr(np.hstack([U, C]))
@@ -49,7 +64,10 @@ def low_rank_retraction(
 
 
 def dist(U: Array, U_star: Array) -> float:
-    """Sine of the largest principal angle, |(I - U U^T) U*|_2, of two orthonormal bases (d, k)."""
+    """Return the sine of the largest principal angle of two orthonormal bases (d, k).
+
+    It is the spectral norm |(I - U U^T) U*|_2.
+    """
     return float(np.linalg.norm(U_star - U @ (U.T @ U_star), 2))
 
 
@@ -60,13 +78,19 @@ def _triangle(d: int) -> tuple[NDArray[np.intp], NDArray[np.intp], Array]:
 
 
 def svec(S: Array) -> Array:
-    """Isometric half-vectorisation of symmetric S (d, d): |svec(S)|_2 = |S|_F, of length d (d + 1) / 2."""
+    """Return the isometric half-vectorisation of symmetric S (d, d), of length d (d + 1) / 2.
+
+    |svec(S)|_2 = |S|_F.
+    """
     rows, cols, weight = _triangle(S.shape[0])
     return S[rows, cols] * weight
 
 
 def unsvec(s: Array, d: int) -> Array:
-    """Inverse of :func:`svec`: noise N(0, sigma^2) on s becomes sigma on the diagonal, sigma/sqrt(2) beside it."""
+    """Return the inverse of :func:`svec`, (d, d).
+
+    Noise of standard deviation sigma on s becomes sigma on the diagonal and sigma / sqrt(2) off it.
+    """
     rows, cols, weight = _triangle(d)
     S = np.zeros((d, d))
     S[rows, cols] = s / weight

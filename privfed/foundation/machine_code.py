@@ -1,4 +1,4 @@
-"""Where compiled loops are kept between processes, and whether today's are there already.
+"""Storage of machine code between processes.
 
 Nothing here imports Numba: a process that finds no reason to compile never pays for that import.
 """
@@ -31,7 +31,7 @@ SHARED = (
 
 
 def cache_folder() -> Path | None:
-    """Return the first folder that can keep machine code; None where there is none.
+    """Return the first folder that can keep machine code; None if there is none.
 
     In this order: `NUMBA_CACHE_DIR`, the installed package, the user's cache folder, and a folder
     of the system's temporary files that belongs to this user alone.
@@ -60,7 +60,7 @@ def _writable(folder: Path) -> bool:
 
 
 def _private(folder: Path) -> bool:
-    """Return whether nobody else can have put machine code there for us to run."""
+    """Return whether nobody else can have written machine code there."""
     found = folder.lstat()
     return (
         stat.S_ISDIR(found.st_mode)
@@ -109,14 +109,14 @@ def is_kept(folder: Path | None, source: Path, variant: str) -> bool:
 
 
 def keep(folder: Path | None, source: Path, variant: str) -> None:
-    """Note that machine code of this source is in the folder now."""
+    """Record that machine code of this source is in the folder now."""
     if folder is not None:
         _mark(folder, source, variant).touch()
 
 
 @contextmanager
 def alone(folder: Path | None) -> Iterator[None]:
-    """Let only one process at a time compile into the folder: the others find what it made."""
+    """Let only one process at a time compile into the folder; the others find its machine code."""
     if folder is None:
         yield
         return

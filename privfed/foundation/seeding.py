@@ -1,4 +1,4 @@
-"""Randomness by name: the same (seed, purpose, ...) gives the same stream on every machine and in every process."""
+"""Random generators by name: the same (seed, purpose, ...) gives the same stream everywhere."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ import numpy as np
 
 
 def generator(seed: int, *purpose: str | int) -> np.random.Generator:
-    """A generator of its own for each (seed, purpose), independent of the order in which they are asked for."""
+    """Return a generator for (seed, purpose), independent of those for any other purpose.
+
+    Args:
+        seed: seed of the run.
+        purpose: names and numbers of what the randomness is for.
+    """
     digest = hashlib.sha256(repr((int(seed), *purpose)).encode()).digest()
     return np.random.default_rng(int.from_bytes(digest[:16], "big"))

@@ -1,1 +1,1 @@
-"""Loops over users: NumPy over whole cohorts here, the same loops for a compiler in `compiled/`."""
+"""Loops over users: NumPy over whole cohorts; `compiled/` has the same loops for Numba."""

@@ -1,7 +1,7 @@
-"""How good candidate representations are for each user.
+"""Scores of candidate representations per user.
 
-Work is cut into tiles of some users and some candidates, whose projections stay in a processor's
-cache.
+Work is divided into tiles of some users and some candidates, whose projections stay in a
+processor's cache.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from privfed.kernels.tolerances import RIDGE, TINY
 from privfed.privacy.clipping import Scores
 
 WIDTH = 128
-"""Candidates that are scored side by side, on the processor's vector units."""
+"""Candidates that are scored together, on the processor's vector units."""
 TILE = 1 << 18
-"""Bytes of users' examples, projected on WIDTH candidates."""
+"""Bytes of a tile: users' examples, projected on WIDTH candidates."""
 
 LOOPS = DropIn(
     "privfed.kernels.compiled.candidate_scores",
@@ -31,12 +31,13 @@ LOOPS = DropIn(
 
 @dataclass(frozen=True)
 class CandidateScores:
-    """The users' scores of many candidates, never all of them in memory.
+    """Users' scores of many candidates, never all of them in memory.
 
     Attributes:
-        X: (B, m, d) examples. candidates: (C, d, k). score: takes projections P (b, m, k, c) of
-        some users' examples on c of the candidates, and which
-            users these are; returns scores (b, c), of which 0 is the worst and 1 the best.
+        X: examples, (B, m, d).
+        candidates: (C, d, k).
+        score: maps projections P (b, m, k, c) of some users' examples on c of the candidates, and
+            the slice of these users, to scores (b, c) from 0 (worst) to 1 (best).
     """
 
     X: Array
@@ -44,10 +45,9 @@ class CandidateScores:
     score: Callable[[Array, slice], Array]
 
     def clipped(self, clip: float) -> tuple[Array, Array]:
-        """Return sums over users (C,) of scores in units of 1/clip: whole numbers from 0 to clip
-        per user.
+        """Return total scores (C,) in units of 1/clip, and the best score of each user (B,).
 
-        Also return the best score (B,) of each user, in the same units.
+        Per user and candidate, a score is a whole number from 0 to clip.
         """
         B, m, d = self.X.shape
         C, _, k = self.candidates.shape
@@ -67,7 +67,7 @@ class CandidateScores:
         return totals, best
 
 
-def prepare() -> None:
+def choose_score_loops() -> None:
     """Decide how scores are computed, so that no round waits for it."""
     LOOPS.chosen()
 
@@ -87,7 +87,7 @@ def absolute_scores(P: Array, y: Array, longest: float, C: float) -> Array:
     y = np.ascontiguousarray(y)
     if loops := LOOPS.chosen():
         out = np.empty((P.shape[0], P.shape[3]))
-        loops.absolute_scores(np.ascontiguousarray(P), y, float(longest), float(C), out)
+        loops.write_absolute_scores(np.ascontiguousarray(P), y, float(longest), float(C), out)
         return out
     with np.errstate(all="ignore"):
         Q = np.moveaxis(P, 2, 0)  # (k, B, m, c)
@@ -119,7 +119,7 @@ def margin_scores(P: Array, y: Array, V: Array, rho: float) -> Array:
     best = np.zeros((P.shape[0], P.shape[3]))
     if loops := LOOPS.chosen():
         y = np.ascontiguousarray(y)
-        loops.margin_scores(np.ascontiguousarray(P), y, V, least, best)
+        loops.write_margin_scores(np.ascontiguousarray(P), y, V, least, best)
         return best
     Q = np.moveaxis((y[:, :, None, None] * P).astype(np.float32), 2, 0)  # (k, B, m, c)
     for v in V:

@@ -1,7 +1,7 @@
-"""Gradients of the shared embedding at every user's own head, clipped and added up.
+"""Gradients of the shared embedding at every user's own head, clipped and summed.
 
-What is computed is said by the NumPy lines of an algorithm. The compiled `gradient_sums` is a
-drop-in for these lines and the clip, with one pass over the data instead of several.
+The NumPy lines of an algorithm define what is computed. The compiled `gradient_sums` is a drop-in
+for these lines and the clip, with one pass over the data instead of several.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FITS, JUDGES = 1, 2
 """An example is in B and fits the head, or is in B' and judges it."""
 
 BLOCK = 1 << 19
-"""Numbers of X that NumPy works on at a time, in double precision: they stay in cache."""
+"""Numbers of X that NumPy processes at a time, in double precision: they stay in cache."""
 
 Marks = NDArray[np.uint8]
 
@@ -36,7 +36,7 @@ LOOPS = {
     np.dtype(np.float32): DropIn(_SUMS, 9.0, _saves, "float32"),
     np.dtype(np.float64): DropIn(_SUMS, 9.0, _saves, "float64", on_demand=True),
 }
-"""By how examples are stored: simulated ones in single precision."""
+"""By the type that examples are stored in; simulated ones are in single precision."""
 
 SPLIT = DropIn(
     "privfed.kernels.compiled.batches",
@@ -52,12 +52,13 @@ class Gradients:
 
     Attributes:
         lines: NumPy lines (X, y, U, **options) -> G^T (B, k, d), in double precision. With batches
-        they
-            also take `batches`.
-        X: (B, m, d) examples, in the precision they are stored in. y: (B, m) targets. U: (d, k)
-        shared embedding. weight: G^T = weight sum_j r_j v x_j^T. Both `lines` and the compiled
-        loops multiply by it. batches: (B, m) by `split_batches`; None: each example is judged by
-        the head fitted without it.
+            they also take `batches`.
+        X: examples, (B, m, d), in the precision they are stored in.
+        y: targets, (B, m).
+        U: shared embedding, (d, k).
+        weight: G^T = weight sum_j r_j v x_j^T. Both `lines` and the compiled loops multiply by it.
+        batches: (B, m) by `split_batches`; None: each example is judged by the head fitted without
+            it.
     """
 
     lines: Callable[..., Array]
@@ -81,7 +82,8 @@ class Gradients:
                 batches = np.empty((0, 0), np.uint8) if self.batches is None else self.batches
                 weight, clip = float(self.weight), float(clip)
                 loops.sum_clipped(X, y, U, batches, weight, clip, total, norms, ok)
-                todo: list[Any] = [] if ok.all() else [np.flatnonzero(~ok)]  # no unique head: rare
+                # Users without a unique head are rare.
+                todo: list[Any] = [] if ok.all() else [np.flatnonzero(~ok)]
             else:
                 size = max(1, BLOCK // max(1, X[:1].size))
                 todo = [slice(start, start + size) for start in range(0, len(X), size)]
@@ -97,8 +99,12 @@ class Gradients:
         return self.lines(X, y, self.U, weight=self.weight, **more)
 
 
-def prepare(stored: Any = np.float32) -> None:
-    """Decide how gradients of such examples are computed, so that no round waits for it."""
+def choose_gradient_loops(stored: Any = np.float32) -> None:
+    """Decide how gradients are computed, so that no round waits for it.
+
+    Args:
+        stored: type that examples are stored in.
+    """
     LOOPS[np.dtype(np.float32 if stored == np.float32 else np.float64)].chosen()
 
 

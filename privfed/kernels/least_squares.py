@@ -1,7 +1,7 @@
-"""Least squares for whole cohorts: the leading axis is the user.
+"""Least squares for whole cohorts; the leading axis is the user.
 
-Users whose Gram matrix is numerically singular have no unique solution. They are done again by
-singular values, which gives the solution of minimum norm: rare and slow.
+Users whose Gram matrix is numerically singular have no unique solution. They are solved again by
+singular values, which gives the solution of minimum norm; this is rare and slow.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ LOOPS = DropIn(
     saves=lambda job: 5e-10 * job.users * job.m * (job.d + job.m * job.m),
 )
 BLOCK = 1 << 18
-"""Numbers of A that are worked on at a time, so that what is computed from them stays in cache."""
+"""Numbers of A that are processed at a time, so that intermediate results stay in cache."""
 
 
 def contiguous(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a contiguous array; single precision stays, all else becomes double."""
+    """Return a contiguous array; single precision is kept, everything else becomes double."""
     return np.ascontiguousarray(array, None if array.dtype == np.float32 else np.float64)
 
 
@@ -44,13 +44,13 @@ def predictions(X: NDArray[Any], W: Array) -> Array:
     """
     if loops := LOOPS.chosen():
         out = np.empty(X.shape[:2])
-        loops.predictions(X, W, out)
+        loops.write_predictions(X, W, out)
         return out
     return np.matmul(X.astype(np.float64, copy=False), W[..., None])[..., 0]
 
 
 def lstsq(A: Array, y: Array, ridge: float = 0.0) -> Array:
-    """Solve least squares for every user, with minimum norm where the solution is not unique.
+    """Solve least squares for every user, with minimum norm if the solution is not unique.
 
     Args:
         A: (B, m, k).
@@ -59,13 +59,13 @@ def lstsq(A: Array, y: Array, ridge: float = 0.0) -> Array:
 
     Returns:
         (B, k): argmin |A_i v - y_i|^2 + ridge |v|^2, by one factorisation of size min(m, k) per
-        user.
+            user.
     """
     A, y = np.ascontiguousarray(A), np.ascontiguousarray(y)
     v, ok = np.empty((len(A), A.shape[2])), np.empty(len(A), dtype=np.bool_)
     with np.errstate(all="ignore"):
         if loops := LOOPS.chosen():
-            loops.lstsq(A, y, float(ridge), v, ok)
+            loops.write_least_squares(A, y, float(ridge), v, ok)
         else:
             size = max(1, BLOCK // max(1, A.shape[1] * A.shape[2]))
             for start in range(0, len(A), size):
@@ -78,7 +78,7 @@ def lstsq(A: Array, y: Array, ridge: float = 0.0) -> Array:
 
 
 def _unique_solutions(A: Array, y: Array, ridge: float) -> tuple[Array, Flags]:
-    """Solutions (B, k) by the smaller Gram matrix, and whether it has full rank (B,)."""
+    """Return solutions (B, k) by the smaller Gram matrix, and whether it has full rank (B,)."""
     m, k = A.shape[1:]
     AT = A.transpose(0, 2, 1)
     primal = k <= m
@@ -91,7 +91,7 @@ def _unique_solutions(A: Array, y: Array, ridge: float) -> tuple[Array, Flags]:
 
 
 def leave_one_out_heads(P: Array, y: Array) -> Array:
-    """Fit every user's heads v_(-j) without example j, with minimum norm where not unique.
+    """Fit every user's heads v_(-j) without example j, with minimum norm if they are not unique.
 
     All m heads of a user come from one factorisation P^T P = L L^T. With w_j = L^-1 p_j, z = sum_j
     w_j y_j and e_j = (y_j - w_j^T z) / (1 - |w_j|^2), where |w_j|^2 is the leverage of example j,
@@ -122,22 +122,22 @@ def leave_one_out_heads(P: Array, y: Array) -> Array:
 
 
 def _refitted(P: Array, y: Array) -> Array:
-    """Heads v_(-j) (B, m, k) by one plain fit for each j."""
+    """Return heads v_(-j) (B, m, k) by one plain fit per j."""
     m = y.shape[1]
     kept = [np.arange(m) != j for j in range(m)]
     return np.stack([lstsq(P[:, others], y[:, others]) for others in kept], axis=1)
 
 
 def factor(G: Array, tolerance: float) -> tuple[Array, Array]:
-    """Factorise the users' Gram matrices G = L L^T, side by side.
+    """Factorise the users' Gram matrices G = L L^T.
 
     Args:
         G: (k, k, B), the user last.
-        tolerance: the fraction of the largest diagonal entry that every pivot has to exceed.
+        tolerance: fraction of the largest diagonal entry that every pivot has to exceed.
 
     Returns:
         L (k, k, B), with *reciprocals* on the diagonal, and by how much the smallest pivot exceeds
-        its limit (B,). It is not above 0 where G is not of full rank, or not finite.
+            its limit (B,). It is positive only if G is finite and of full rank.
     """
     k = len(G)
     L = np.zeros(G.shape)
@@ -172,7 +172,7 @@ def backward(L: Array, b: Array) -> Array:
 
 
 def _pinv(A: Array, ridge: float) -> Array:
-    """(A^T A + ridge I)^+ A^T of users' A, by singular values; zero where A has overflowed."""
+    """Return (A^T A + ridge I)^+ A^T per user, by singular values; zero if A is not finite."""
     A = np.where(np.isfinite(A).all(axis=(1, 2), keepdims=True), A, 0.0)
     P, s, Qt = np.linalg.svd(A, full_matrices=False)
     tiny = s <= math.sqrt(RANK_TOLERANCE) * s[:, :1]

@@ -2,9 +2,9 @@
 
 Any part of a stream can be made at any time, in any order. Words are Philox4x32-10 (Salmon et al.,
 Random123): a keyed permutation of a counter that passes the known batteries of tests and, unlike a
-generator with a state, runs in a processor's vector units. Normal numbers are made of pairs of
+generator with a state, runs in a processor's vector units. Normal numbers are made from pairs of
 words by Box and Muller, in single precision. Every operation is rounded by itself, in a fixed
-order, so the same numbers come out on every machine, from NumPy and from compiled loops.
+order, so the numbers are the same on every machine, with NumPy and with compiled loops.
 
 Stream numbers come in batches of 1024: 256 counters give 256 first words, 256 second words, and so
 on.
@@ -26,7 +26,7 @@ BATCH = 1024
 """Numbers made at a time."""
 LANES = BATCH // 4
 CHUNK = 48 * BATCH
-"""Numbers that NumPy makes at a time: what they are made of stays in cache."""
+"""Numbers that NumPy makes at a time, so that intermediate results stay in cache."""
 Words = NDArray[np.uint32]
 Floats = NDArray[np.float32]
 
@@ -53,11 +53,16 @@ SINE = tuple(
 COSINE = tuple(
     np.float32((-1) ** i * (math.pi / 2) ** (2 * i) / math.factorial(2 * i)) for i in range(6)
 )
-"""Of pi t / 2 for |t| <= 1/2, by Taylor's series: the next terms are below 1e-8."""
+"""Of pi t / 2 for |t| <= 1/2, by Taylor series: the next terms are below 1e-8."""
 
 
 class Stream:
-    """The random numbers of one (seed, purpose), each by its place."""
+    """Random numbers of one (seed, purpose), each determined by its place.
+
+    Args:
+        seed: seed of the run.
+        purpose: names and numbers of what the randomness is for.
+    """
 
     def __init__(self, seed: int, *purpose: str | int) -> None:
         digest = hashlib.sha256(repr((int(seed), *purpose)).encode()).digest()
@@ -67,16 +72,19 @@ class Stream:
         """Write normal numbers start, start + 1, ... into out, a contiguous array; return it."""
         flat = out.reshape(-1, copy=False)
         if loops := LOOPS.chosen():
-            loops.normals(self.key, start, flat)
+            loops.write_normals(self.key, start, flat)
         else:
             _by_place(self.key, start, flat, _normals)
         return out
 
     def uniforms(self, start: int, out: Floats) -> Floats:
-        """Write the same of numbers uniform between 0 and 1: odd multiples of 2^-24."""
+        """Write uniform numbers start, start + 1, ... into out, a contiguous array; return it.
+
+        They are odd multiples of 2^-24, between 0 and 1.
+        """
         flat = out.reshape(-1, copy=False)
         if loops := LOOPS.chosen():
-            loops.uniforms(self.key, start, flat)
+            loops.write_uniforms(self.key, start, flat)
         else:
             _by_place(self.key, start, flat, _uniforms)
         return out
@@ -124,7 +132,7 @@ def _uniforms(words: Words) -> Floats:
 
 
 def _normals(words: Words) -> Floats:
-    """Two normal numbers per pair of words: words (batches, 4, LANES) -> the same shape.
+    """Return two normal numbers per pair of words: words (batches, 4, LANES) -> the same shape.
 
     With u = (radius + 1/2) / 2^32 and an angle a that is uniform in the first quadrant, they are
     sqrt(-2 ln u) (cos a, sin a) with random signs.
@@ -151,7 +159,7 @@ def _normals(words: Words) -> Floats:
 
 
 def _series(coefficients: tuple[Any, ...], x: Floats) -> Floats:
-    """c_0 + x (c_1 + x (c_2 + ...))."""
+    """Return c_0 + x (c_1 + x (c_2 + ...))."""
     total = x * coefficients[-1]
     for c in coefficients[-2:0:-1]:
         total += c

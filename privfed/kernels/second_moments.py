@@ -33,7 +33,7 @@ def second_moments(X: NDArray[Any], y: NDArray[Any]) -> tuple[Array, Array, Arra
     n, m, d = X.shape
     if loops := LOOPS.chosen():
         A, s, norms = np.empty((n, m, d)), np.empty((n, 1, d)), np.empty(n)
-        loops.second_moments(contiguous(X), contiguous(y), A, s, norms)
+        loops.write_second_moments(contiguous(X), contiguous(y), A, s, norms)
         return A, s, norms
     with np.errstate(all="ignore"):
         A = y[..., None].astype(np.float64) * X

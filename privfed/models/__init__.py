@@ -1,1 +1,1 @@
-"""Models: a shared representation and a private head a user."""
+"""Models: a shared representation, and one private head per user."""

@@ -1,4 +1,4 @@
-"""The networks of the papers, as plain torch modules whose last layer is called `head`."""
+"""Networks of the papers, as plain torch modules whose last layer is named `head`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,22 @@ from torch import nn
 from privfed.foundation.errors import ConfigError, check_whole
 
 KERNEL = 5
-"""Side of LeNet's filters."""
+"""Side of LeNet's filters, in pixels."""
 
 
 def mlp(shape: Sequence[int], classes: int, hidden: Sequence[int]) -> nn.Sequential:
-    """Fully connected layers with ReLU: CENTAUR's network for EMNIST with hidden=(256, 128, 16)."""
+    """Return fully connected layers with ReLU.
+
+    hidden=(256, 128, 16) is CENTAUR's network for EMNIST.
+
+    Args:
+        shape: shape of an image, (C, H, W).
+        classes: number of classes.
+        hidden: sizes of the hidden layers.
+
+    Raises:
+        ConfigError: `hidden` is not a list of positive sizes.
+    """
     _check_hidden(hidden)
     return nn.Sequential(
         OrderedDict([("flatten", nn.Flatten()), *_dense(math.prod(shape), hidden, classes)])
@@ -25,7 +36,19 @@ def mlp(shape: Sequence[int], classes: int, hidden: Sequence[int]) -> nn.Sequent
 def lenet(
     shape: Sequence[int], classes: int, channels: Sequence[int], hidden: Sequence[int]
 ) -> nn.Sequential:
-    """Two convolutions with pooling, then fully connected layers: CENTAUR's LeNet-5 with 64, 64 channels."""
+    """Return two convolutions with pooling, followed by fully connected layers.
+
+    64 and 64 channels give CENTAUR's LeNet-5.
+
+    Args:
+        shape: shape of an image, (C, H, W).
+        classes: number of classes.
+        channels: channels of the two convolutions.
+        hidden: sizes of the hidden layers.
+
+    Raises:
+        ConfigError: sizes are not allowed, or images are too small.
+    """
     _check_hidden(hidden)
     if isinstance(channels, int | float | str) or len(channels) != 2:
         raise ConfigError.of(

@@ -1,4 +1,4 @@
-"""Random shifts and mirror images, the usual augmentation of small pictures."""
+"""Random shifts and mirror images: the usual augmentation of small images."""
 
 from __future__ import annotations
 
@@ -8,11 +8,19 @@ from torch import Tensor
 from privfed.foundation.linalg import Array
 
 MARGIN = 4
-"""Pixels that a picture may be shifted by, either way; what comes in from outside is grey."""
+"""Largest shift of an image in pixels, in each direction; pixels from outside are grey."""
 
 
 def augmented(x: Tensor, draws: Array) -> Tensor:
-    """x (N, C, H, W), each picture shifted and mirrored left to right as 3 N uniform numbers say."""
+    """Return images, each shifted and mirrored left to right at random.
+
+    Args:
+        x: images, (N, C, H, W).
+        draws: 3 N uniform numbers that decide the shifts and mirrors.
+
+    Returns:
+        Images, (N, C, H, W).
+    """
     N, _, H, W = x.shape
     numbers = torch.from_numpy(draws.reshape(N, 3)).to(x.device)
     dy, dx = ((numbers[:, i] * (2 * MARGIN + 1)).long() for i in range(2))

@@ -1,7 +1,7 @@
-"""A published model as an estimator in scikit-learn's manner: a user's own rows in, a personal model out, nothing leaves.
+"""Published model as an estimator in the style of scikit-learn; a user's rows stay local.
 
 model = privfed.load("runs/mine")
-model.predict(X)                        # the global model: the same for everybody
+model.predict(X)                        # the global model: the same for all users
 model.personalize(X, y).predict(X)      # with a head fitted to one user's rows
 """
 
@@ -23,14 +23,18 @@ from privfed.foundation.errors import ConfigError, nearest
 from privfed.foundation.linalg import Array
 from privfed.models.head_fitting import fit_head, no_heads
 from privfed.models.linear import LinearModel
-from privfed.models.published import Model, Published, read
+from privfed.models.published import Model, Published, read_published
 
 
 class PersonalModel:
-    """The model that a run published, and once fitted the head of one user, `head_`.
+    """Model that a run published and, once fitted, the head of one user, `head_`.
 
-    X: for a run on a table raw values, as a mapping {column: values}, a data frame, or an array (m, features) in the order of
-    `feature_names_in_`; for other runs an array (m, d). y: (m,), numbers or labels. No row at all is fine: the head is then 0.
+    For a run on a table, X has raw values: a mapping {column: values}, a data frame, or an array
+    (m, features) in the order of `feature_names_in_`. For other runs, X is an array (m, d). y has
+    numbers or labels, (m,). X and y may have no rows; the head is then 0.
+
+    Args:
+        run: folder of the run.
     """
 
     def __init__(self, run: str | os.PathLike[str]) -> None:
@@ -38,44 +42,69 @@ class PersonalModel:
 
     @cached_property
     def published(self) -> Published:
-        """What is in the run's folder."""
-        return read(Path(self.run))
+        """Return the published content of the run's folder."""
+        return read_published(Path(self.run))
 
     @property
     def model(self) -> Model:
-        """Its arrays, and what to do with them."""
+        """Return the published arrays as a model."""
         return self.published.model
 
-    # Fitting.
-
     def fit(self, X: Any, y: Any) -> PersonalModel:
-        """Fit the head to a user's rows."""
+        """Fit the head to one user's rows.
+
+        Args:
+            X: rows of the user; see the class.
+            y: targets, (m,).
+
+        Returns:
+            This object.
+
+        Raises:
+            ConfigError: X and y do not fit the model.
+        """
         if y is None:
             raise ConfigError("y: must be given to fit a head")
         self.head_ = fit_head(self.model, self._rows(X, y, fitting=True))
         return self
 
     def personalize(self, X: Any, y: Any) -> PersonalModel:
-        """The same for one user, as a model of its own; this one stays as it is."""
+        """Return a copy with the head of one user; this object does not change.
+
+        Args:
+            X: rows of the user; see the class.
+            y: targets, (m,).
+        """
         return copy.copy(self).fit(X, y)
 
-    # Predicting.
-
     def predict(self, X: Any) -> NDArray[Any]:
-        """Targets (t,) in the table's units, or labels; by the global model alone where no head was fitted."""
+        """Return targets in the table's units, or labels, (t,).
+
+        If no head was fitted, the global model predicts alone.
+        """
         answers = self.model.answers(self._scores(self._rows(X)))
         labels = self._labels
         return answers if labels is None else labels[answers.astype(np.intp)]
 
     def decision_function(self, X: Any) -> Array:
-        """Least-squares scores of labels, no probabilities: (t,), positive for the second of two labels, or (t, C)."""
+        """Return least-squares scores of labels, which are not probabilities.
+
+        Returns:
+            (t,), positive for the second of two labels, or (t, C) for more labels.
+
+        Raises:
+            ConfigError: the target is a number.
+        """
         if self._labels is None:
             raise ConfigError("decision_function: the target is a number, not a label; use predict")
         scores = self._scores(self._rows(X))
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def score(self, X: Any, y: Any) -> float:
-        """Accuracy for labels, R^2 for numbers: the share of the variance of y that is predicted."""
+        """Return the accuracy for labels, or R^2 for numbers.
+
+        R^2 is the fraction of the variance of y that is predicted.
+        """
         rows = self._rows(X, y)
         if not len(rows):
             raise ConfigError("X: there is no row to score")
@@ -106,11 +135,14 @@ class PersonalModel:
         assert self.published.schema is not None
         return self.published.schema
 
-    # What scikit-learn asks about.
+    # Attributes and methods that scikit-learn expects.
 
     @property
     def classes_(self) -> NDArray[Any]:
-        """Labels (C,) in the order of scores: whole numbers or truth values where all are, otherwise text."""
+        """Return the labels (C,) in the order of scores.
+
+        They are whole numbers or truth values if all labels are, otherwise text.
+        """
         if self._labels is None:
             raise AttributeError("classes_: the target is a number, not a label")
         return self._labels
@@ -127,24 +159,24 @@ class PersonalModel:
 
     @property
     def n_features_in_(self) -> int:
-        """Columns of X."""
+        """Return the number of columns of X."""
         return (
             len(self.model.U) if isinstance(self.model, LinearModel) else len(self._schema.features)
         )
 
     @property
     def feature_names_in_(self) -> NDArray[Any]:
-        """The names of a table's columns."""
+        """Return the names of a table's columns."""
         if isinstance(self.model, LinearModel):
             raise AttributeError("feature_names_in_: the columns of this run have no names")
         return np.array([feature.name for feature in self._schema.features], dtype=object)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The run's folder."""
+        """Return the run's folder."""
         return {"run": self.run}
 
     def set_params(self, **params: Any) -> PersonalModel:
-        """Another run: a head that was fitted is gone."""
+        """Set another run, and forget the fitted head."""
         for name in params:
             if name != "run":
                 raise ConfigError(f"{name}: is no parameter; {nearest(name, ['run'])}")
@@ -169,7 +201,7 @@ class PersonalModel:
         return Tags(self._estimator_type, TargetTags(required=True), input_tags=takes, **kind)
 
     def export(self, path: str | os.PathLike[str]) -> None:
-        """Write the shared part, without any head, for other programs: as .safetensors, .onnx or .pt2."""
+        """Write the shared part, without any head, as .safetensors, .onnx or .pt2."""
         from privfed.models.export import export
 
         export(self.published, Path(path))
@@ -180,15 +212,22 @@ class PersonalModel:
         )
 
 
-def load(run: str | os.PathLike[str]) -> PersonalModel:
-    """The model in a finished run's folder; what is wrong with it is said at once."""
+def load_model(run: str | os.PathLike[str]) -> PersonalModel:
+    """Return the model in a finished run's folder.
+
+    Args:
+        run: folder of the run.
+
+    Raises:
+        ConfigError: the folder has no model that can be personalised.
+    """
     personal = PersonalModel(run)
     personal.model  # noqa: B018
     return personal
 
 
 def _plain_rows(X: Any, y: Any, d: int) -> TableRows:
-    """Numbers X (m, d) and y (m,), checked."""
+    """Return numbers X (m, d) and y (m,), checked."""
     try:
         numbers = np.asarray(X, dtype=np.float64)
         targets = np.full(len(numbers), np.nan) if y is None else np.asarray(y, dtype=np.float64)
@@ -200,11 +239,13 @@ def _plain_rows(X: Any, y: Any, d: int) -> TableRows:
         raise ConfigError(f"X: must be of shape (rows, {d}), and is of {numbers.shape}")
     if targets.shape != (len(numbers),):
         raise ConfigError(
-            f"y: must be of shape ({len(numbers)},) as X is of {numbers.shape}, and is of {targets.shape}"
+            f"y: must be of shape ({len(numbers)},) as X is of {numbers.shape}, and is of "
+            f"{targets.shape}"
         )
     for name, array in (("X", numbers), *(() if y is None else (("y", targets),))):
         if not np.isfinite(array).all():
             raise ConfigError(
-                f"{name}: row {int(np.argwhere(~np.isfinite(array))[0][0]) + 1} has a value that is not finite"
+                f"{name}: row {int(np.argwhere(~np.isfinite(array))[0][0]) + 1} has a value that "
+                "is not finite"
             )
     return TableRows(numbers, np.empty((len(numbers), 0), np.int32), targets)  # type: ignore[arg-type]

@@ -1,11 +1,13 @@
-"""The shared part of a published model for other programs, with the statement of its privacy; heads are not in it.
+"""Export the shared part of a published model, with the statement of its privacy; no heads.
 
-    .safetensors   the arrays by name, of any run                    metadata: schema, names of columns, privacy
-    .onnx          x (N, d) -> features (N, k), base (N, C)          runs with linear heads; the same metadata
-    .pt2, .pt      the same as a torch.export program                read by torch.export.load(...).module()
+    .safetensors   the arrays by name, of any run         metadata: schema, columns, privacy
+    .onnx          x (N, d) -> features (N, k),           runs with linear heads; same metadata
+                   base (N, C)
+    .pt2, .pt      the same as a torch.export program     read by torch.export.load(...).module()
 
-x is an encoded row: numbers as clip((v - centre) / spread, -4, 4), 0 where missing, and categories one-hot, in the order of
-`columns`. A user predicts base + [1, features] V with a head V of its own; without a table there is no base and no constant.
+x is an encoded row: numbers as clip((v - centre) / spread, -4, 4), 0 if missing, and categories
+one-hot, in the order of `columns`. A user predicts base + [1, features] V with its own head V.
+Without a table there is no base and no constant.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ Metadata = dict[str, str]
 
 
 def metadata(published: Published) -> Metadata:
-    """What should travel with the arrays."""
+    """Return the statements that accompany the arrays."""
     result, schema = published.result, published.schema
     privacy = {
         key: str(result["privacy"][key])
@@ -48,7 +50,13 @@ def metadata(published: Published) -> Metadata:
 
 
 def to_safetensors(published: Published) -> bytes:
-    """The length of a header, the header in JSON, and the arrays one after the other, lowest byte first."""
+    """Return the arrays in the format safetensors.
+
+    It is the length of a header, the header in JSON, and the arrays in order, little-endian.
+
+    Raises:
+        ConfigError: an array has a type that the format does not know.
+    """
     kinds = {"f8": "F64", "f4": "F32", "f2": "F16", "i8": "I64", "i4": "I32", "u1": "U8"}
     header: dict[str, Any] = {"__metadata__": metadata(published)}
     content, end = [], 0
@@ -68,12 +76,13 @@ def to_safetensors(published: Published) -> bytes:
         }
         end += len(content[-1])
     text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # arrays start at a multiple of their size
+    # Arrays start at a multiple of their item size.
+    text += b" " * (-len(text) % 8)
     return b"".join([len(text).to_bytes(8, "little"), text, *content])
 
 
 def to_onnx(published: Published) -> bytes:
-    """A graph in single precision."""
+    """Return the model as an ONNX graph in single precision."""
     model = published.model
     onnx = needed("onnx", "privfed[export]")
     helper = onnx.helper
@@ -102,7 +111,7 @@ def to_onnx(published: Published) -> bytes:
     graph = helper.make_graph(
         nodes, "shared", [numbers("x", len(model.U))], outputs, tensors, doc_string=str(__doc__)
     )
-    # Old enough for every runtime in use.
+    # These versions are old enough for every runtime in use.
     whole = helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8, producer_name="privfed"
     )
@@ -112,12 +121,12 @@ def to_onnx(published: Published) -> bytes:
 
 
 def to_torch(published: Published) -> bytes:
-    """A program of its own, which needs no class of ours to be read."""
+    """Return the model as a torch.export program, which needs no class of privfed."""
     model = published.model
     torch = needed("torch", "privfed[networks]")
 
     class Shared(torch.nn.Module):  # type: ignore[name-defined]
-        """x (N, d) -> features (N, k) and, of a table, base (N, C); all published arrays are buffers."""
+        """x (N, d) -> features (N, k) and, for a table, base (N, C); all arrays are buffers."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -144,7 +153,15 @@ def to_torch(published: Published) -> bytes:
 
 
 def needed(name: str, extra: str) -> Any:
-    """A package that is not always there."""
+    """Return an optional package.
+
+    Args:
+        name: name of the package.
+        extra: what to install if it is missing.
+
+    Raises:
+        ConfigError: the package is missing.
+    """
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -157,7 +174,15 @@ FORMATS: dict[str, Callable[[Published], bytes]] = {
 
 
 def export(published: Published, path: Path) -> None:
-    """Write the file in the format of its name."""
+    """Write the model in the format that the name of the file says.
+
+    Args:
+        published: content of a run's folder.
+        path: file whose name ends in one of FORMATS.
+
+    Raises:
+        ConfigError: the format is unknown, or the file cannot be written.
+    """
     if path.suffix not in FORMATS:
         raise ConfigError(f"{path}: its name must end in {', '.join(FORMATS)}")
     write_output("--to", path, FORMATS[path.suffix](published))

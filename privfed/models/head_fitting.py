@@ -1,4 +1,4 @@
-"""Heads of users who come with their rows after training, and how well they do on rows they were not fitted to."""
+"""Heads of users who join after training, and their losses on held-out rows."""
 
 from __future__ import annotations
 
@@ -18,8 +18,13 @@ Model = TableModel | LinearModel
 
 @dataclass(frozen=True)
 class Fitted:
-    """Heads V (u, ., C) of u users, 0 for who has no rows; own and base (N,): loss of each row under the head fitted without
-    it, NaN where there is none, and without any head."""
+    """Heads of some users, and losses of their rows.
+
+    Attributes:
+        V: heads, (u, ., C); 0 for users without rows.
+        own: loss of each row under the head fitted without it, (N,); NaN if there is none.
+        base: loss of each row without a head, (N,).
+    """
 
     V: Array
     own: Array
@@ -27,20 +32,27 @@ class Fitted:
 
 
 def no_heads(model: Model, users: int) -> Array:
-    """What users without rows have: nothing beside the global model."""
+    """Return zero heads (users, ., C), as users without rows have them."""
     offset, C = (1, model.w.shape[1]) if isinstance(model, TableModel) else (0, 1)
     return np.zeros((users, offset + model.U.shape[1], C))
 
 
 def fit_head(model: Model, rows: TableRows) -> Array:
-    """The head (., C) of one user with any number of rows."""
+    """Return the head (., C) of one user with any number of rows."""
     if not len(rows):
         return no_heads(model, 1)[0]
     return model.fit(model.rows(rows.numbers, rows.codes)[None], model.targets(rows.y)[None])[0]
 
 
 def fit_users(model: Model, rows: TableRows, who: NDArray[np.integer], users: int) -> Fitted:
-    """Heads of several users: row j is that of user who[j], a place among so many users."""
+    """Fit the heads of several users.
+
+    Args:
+        model: published model.
+        rows: rows of all users, N of them.
+        who: index of each row's user, (N,).
+        users: number of users.
+    """
     order = np.argsort(who, kind="stable")
     starts = np.concatenate([[0], np.cumsum(np.bincount(who, minlength=users))])
     nothing: Ids = np.zeros(users + 1, dtype=np.int64)
@@ -66,7 +78,14 @@ def fit_users(model: Model, rows: TableRows, who: NDArray[np.integer], users: in
 
 
 def predict(model: Model, rows: TableRows, V: Array, who: NDArray[np.integer]) -> Array:
-    """Answers (N,) to rows, each with the head V (u, ., C) of its user who (N,); -1: without a head."""
+    """Return the predictions for rows, (N,).
+
+    Args:
+        model: published model.
+        rows: N rows.
+        V: heads, (u, ., C).
+        who: index of each row's user, (N,); -1 means no head.
+    """
     heads = np.concatenate([V, no_heads(model, 1)])
     step = max(1, (1 << 22) // max(1, model.U.shape[0] + heads[0].size))
     parts = [slice(start, start + step) for start in range(0, len(rows), step)]

@@ -1,14 +1,15 @@
-"""Short courses of SGD on linear layers, for many users at once, without forming any user's weight matrices.
+"""Short SGD on linear layers for many users at once, without forming any user's weights.
 
-One step of SGD adds to a linear layer's W a product of few rows, g_j = D_j^T A_j, with A_j the layer's inputs (m rows) and
-D_j the derivatives at its outputs. With momentum, decay and a pull toward the start every later point is still a combination
-of the start and the gradients so far,
+One step of SGD adds to the weights W of a linear layer a product of low rank, g_j = D_j^T A_j,
+where A_j (m rows) are the layer's inputs and D_j the derivatives at its outputs. With momentum,
+decay and a pull toward the start, every later point is still a combination of the start and the
+gradients so far,
 
     theta_s = (1 + a_s) theta_0 + sum_j c_sj g_j,
 
-with numbers a_s, c_sj that follow from the settings alone. So a layer computes
-A W_s^T = (1 + a_s) A W_0^T + sum_j c_sj (A A_j^T) D_j: the first product is one for all users, the others are m x m. Only the
-update at the end is formed, as it has to be clipped by its own norm.
+with numbers a_s, c_sj that follow from the settings alone. So a layer computes A W_s^T = (1 + a_s)
+A W_0^T + sum_j c_sj (A A_j^T) D_j. The first product is one for all users, and the others are m x
+m. Only the update at the end is formed, since it has to be clipped by its own norm.
 """
 
 from __future__ import annotations
@@ -24,21 +25,27 @@ from privfed.models.sgd import SGD
 
 
 class PersonalLinear(nn.Module):
-    """A linear layer whose weights differ from user to user by (1 + a) W + sum_j c_j D_j^T A_j."""
+    """Linear layer with the weights (1 + a) W + sum_j c_j D_j^T A_j per user."""
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
         self.in_features, self.biased = layer.in_features, layer.bias is not None
 
     def begin(self, W: Tensor, b: Tensor | None, course: LowRank) -> None:
-        """Forget earlier users; W (out, in) and b (out,) are the shared parameters."""
+        """Start with new users.
+
+        Args:
+            W: shared weights, (out, in).
+            b: shared bias, (out,).
+            course: combination of these users.
+        """
         self.W, self.b, self.course = W, b, course
         self.inputs: list[Tensor] = []
         self.slopes: list[Tensor] = []
         self._known: tuple[Tensor, Tensor, Tensor | None] | None = None
 
     def forward(self, A: Tensor) -> Tensor:
-        """A (B m, in) -> (B m, out)."""
+        """Map A (B m, in) to (B m, out)."""
         course, B = self.course, self.course.users
         rows = A.reshape(B, -1, self.in_features)
         shared, gram = self._shared(A)
@@ -63,17 +70,16 @@ class PersonalLinear(nn.Module):
         if torch.is_grad_enabled():
             self.last = (rows.detach(), out)
         flat = out.reshape(-1, out.shape[2])
-        return (
-            flat.clone() if torch.is_grad_enabled() else flat
-        )  # a layer after this one may work in place
+        # A later layer may work in place.
+        return flat.clone() if torch.is_grad_enabled() else flat
 
     def learn(self, slope: Tensor) -> None:
-        """Take the derivatives (B, m, out) at the outputs of the last call."""
+        """Record the derivatives (B, m, out) at the outputs of the last call."""
         self.inputs.append(self.last[0])
         self.slopes.append(slope)
 
     def update(self) -> Iterator[Tensor]:
-        """The change of W (B, out, in) and of b (B, out)."""
+        """Yield the change of W (B, out, in), and of b (B, out)."""
         grown, weights = self.course.growth(), self.course.combination()[1]
         if all(_same(A, self.inputs[0]) for A in self.inputs):
             A, D = self.inputs[0], _weighted(self.slopes, weights)
@@ -88,7 +94,10 @@ class PersonalLinear(nn.Module):
         return D.sum(1, keepdim=True) if self.biased else 0.0
 
     def _shared(self, A: Tensor) -> tuple[Tensor, Tensor | None]:
-        """A W_0^T + b_0, and A A^T (B, m, m) where the same inputs come again: images, in every step on the same batch."""
+        """Return A W_0^T + b_0, and A A^T (B, m, m) if the same inputs come again.
+
+        Images are the same inputs in every step on the same batch.
+        """
         if A.requires_grad or not torch.is_grad_enabled():
             return nn.functional.linear(A, self.W, self.b), None
         if self._known is None or not _same(self._known[0], A):
@@ -108,7 +117,7 @@ class LowRank:
     """Users' own parameters as combinations of the shared ones and of the steps' gradients."""
 
     LONGEST = 12
-    """Steps after which a copy of the parameters a user is cheaper."""
+    """Number of steps above which one copy of the parameters per user is cheaper."""
 
     def __init__(
         self,
@@ -127,7 +136,8 @@ class LowRank:
         if head:
             self.head.begin(head["weight"], head.get("bias"), self)
             self.trained.append(self.head)
-        # Coordinates of theta - theta_0 and of the velocity: the start's, then each gradient's.
+        # Coordinates of theta - theta_0 and of the velocity: first that of the start, then one per
+        # gradient.
         self.place = torch.zeros(users, steps + 1, dtype=torch.float64)
         self.velocity = torch.zeros_like(self.place)
         self.done = 0
@@ -143,12 +153,12 @@ class LowRank:
         return flat.view(self.users, -1, flat.shape[1])
 
     def combination(self) -> tuple[Tensor, list[Tensor]]:
-        """1 + a and the c_j of every user, each (B, 1, 1)."""
+        """Return 1 + a and the list of c_j, each of shape (B, 1, 1)."""
         columns = self.place.float().to(self.trained[0].W.device)[:, :, None, None]
         return 1.0 + columns[:, 0], [columns[:, j] for j in range(1, self.done + 1)]
 
     def growth(self) -> Tensor:
-        """a (B, 1, 1), far below 1: without the 1 no digit of it is lost."""
+        """Return a (B, 1, 1); adding 1 would lose its digits, since a is far below 1."""
         return self.place[:, :1, None].float().to(self.trained[0].W.device)
 
     def step(self, loss: Tensor, active: Tensor) -> None:
@@ -174,7 +184,7 @@ class LowRank:
 
 
 class PersonalNetwork:
-    """A network with personal layers in the place of its linear ones; one for each thread that computes."""
+    """Network with personal layers in place of its linear ones; each thread needs its own."""
 
     def __init__(self, network: Network) -> None:
         self.module = copy.deepcopy(network.body)
@@ -187,12 +197,17 @@ class PersonalNetwork:
 
     @staticmethod
     def serves(network: Network) -> bool:
-        """Whether every shared parameter belongs to a linear layer that sees one row an image, once."""
+        """Return whether low-rank SGD applies to a network.
+
+        Every shared parameter has to belong to a linear layer that is used once, on one row per
+        image.
+        """
         linear = [layer for layer in network.body.modules() if isinstance(layer, nn.Linear)]
         if not all(map(is_linear, linear)):
             return False
         if sum(1 for layer in linear for _ in layer.parameters()) != len(network.body_names):
-            return False  # other parameters, or layers that share theirs
+            # There are other parameters, or layers share theirs.
+            return False
         seen: list[tuple[int, ...]] = []
         hooks = [
             layer.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[:-1]))

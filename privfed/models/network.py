@@ -1,9 +1,10 @@
-"""A network split into a representation that all users share and a linear head that each keeps to itself.
+"""Network split into a representation that all users share, and one linear head per user.
 
     features = body(x)            logits = head(features)
 
-Any torch module can be split at a linear layer that computes its output. Shared parameters travel as 64-bit arrays in the order
-of the module's own parameters; users compute with them in single precision.
+Any torch module can be split at a linear layer that computes its output. Shared parameters are sent
+as 64-bit arrays in the order of the module's own parameters; users compute with them in single
+precision.
 """
 
 from __future__ import annotations
@@ -27,14 +28,23 @@ PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 SEEDED = threading.Lock()
 """torch has one generator for all threads of a process."""
 CACHE = 1 << 24
-"""Bytes that the users of a chunk may fill with numbers of their own, about what a processor's cache holds."""
+"""Bytes that the users of a chunk may fill with their own numbers, about a processor's cache."""
 
 
 class Network:
-    """module: maps images (B, C, H, W) to logits (B, classes). split: name of the linear layer that is the head.
+    """Network split into a body and a head.
 
-    device: where networks are computed; auto takes a graphics processor where there is one. precision: of products within the
-    body, float32 or, in half the time on processors that know it, bfloat16; parameters and sums are not affected.
+    Args:
+        module: maps images (B, C, H, W) to logits (B, classes).
+        split: name of the linear layer that is the head.
+        shape: shape of an image, (C, H, W).
+        classes: number of classes.
+        device: where networks are computed; auto takes a GPU if there is one.
+        precision: precision of products within the body: float32, or bfloat16, which takes half the
+            time on processors that support it. Parameters and sums are not affected.
+
+    Raises:
+        ConfigError: the module cannot be split there, or an option is unknown.
     """
 
     def __init__(
@@ -78,16 +88,21 @@ class Network:
         self.head_names = [f"{split}.{name}" for name, _ in self.head.named_parameters()]
 
     def sizes(self, whole: bool) -> list[tuple[int, ...]]:
-        """Shapes of the shared parameters: the body's, and with `whole` the head's after them."""
+        """Return the shapes of the shared parameters: the body's and, with `whole`, the head's."""
         parameters = [*self.body.parameters(), *(self.head.parameters() if whole else ())]
         return [tuple(parameter.shape) for parameter in parameters]
 
     def names(self, whole: bool) -> list[str]:
-        """Their names."""
+        """Return the names of the shared parameters, in the order of `sizes`."""
         return [*self.body_names, *(self.head_names if whole else ())]
 
     def initial(self, seed: int, whole: bool) -> list[Array]:
-        """A public random start, by every layer's own rule: the same for the same seed."""
+        """Return a public random start, by every layer's own rule.
+
+        Args:
+            seed: seed of the start.
+            whole: whether the head is included.
+        """
         body, head = copy.deepcopy(self.body).cpu(), copy.deepcopy(self.head).cpu()
         with SEEDED, torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(generator(seed, "network").integers(1 << 62)))
@@ -99,7 +114,11 @@ class Network:
         return [parameter.detach().numpy().astype(np.float64) for parameter in parameters]
 
     def received(self, shared: Sequence[Array]) -> tuple[Parameters, Parameters]:
-        """The body's and the head's parameters (empty if not shared) in single precision, from arrays as they travel."""
+        """Return the body's and the head's parameters in single precision.
+
+        Args:
+            shared: arrays as they are sent; the head's may be missing.
+        """
         with np.errstate(over="ignore"):
             tensors = [
                 torch.from_numpy(array.astype(np.float32)).to(self.device) for array in shared
@@ -109,21 +128,32 @@ class Network:
         return body, head
 
     def images(self, X: Any) -> Tensor:
-        """Pixels X (B, m, d) from 0 to 255 -> (B m, C, H, W) between -1 and 1, in the layout that is fastest."""
+        """Return pixels as images between -1 and 1, in the fastest layout.
+
+        Args:
+            X: pixels from 0 to 255, (B, m, d).
+
+        Returns:
+            (B m, C, H, W).
+        """
         pixels = torch.from_numpy(np.ascontiguousarray(X)).to(self.device)
         images = (pixels.float() / 127.5 - 1.0).reshape(-1, *self.shape)
         return images.contiguous(memory_format=torch.channels_last) if self.convolves else images
 
     def fast(self) -> torch.autocast:
-        """Within it the body computes in the configured precision."""
+        """Return a context in which the body computes in the configured precision."""
         return torch.autocast(
             self.device.type, self.precision, enabled=self.precision != torch.float32
         )
 
     def chunk(self, copies: int) -> int:
-        """How many users are computed together, each with so many copies of the parameters.
+        """Return how many users are computed together.
 
-        Convolutions fill the processor with one user; with a filter of its own for every user they are several times slower.
+        Convolutions use the whole processor with one user; with one filter per user they are
+        several times slower.
+
+        Args:
+            copies: copies of the parameters per user.
         """
         if self.convolves:
             return 1
@@ -131,7 +161,7 @@ class Network:
         return int(np.clip(CACHE // each, 1, 64))
 
     def _try(self, module: nn.Module) -> None:
-        """Three images through both halves: they have to fit, to give what the whole network gives, and each by itself."""
+        """Check that body and head together compute what the whole network does, image by image."""
         x = torch.from_numpy(
             generator(0, "trial").standard_normal((3, *self.shape)).astype(np.float32)
         )
@@ -139,13 +169,16 @@ class Network:
             logits, fewer = module(x), module(x[:2])
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             raise ConfigError(
-                f"model: the network does not take images of data.shape={list(self.shape)}: {' '.join(str(error).split())}"
+                f"model: the network does not take images of data.shape={list(self.shape)}: "
+                f"{' '.join(str(error).split())}"
             ) from error
         if not isinstance(logits, Tensor) or logits.shape != (3, self.classes):
             given = list(logits.shape[1:]) if isinstance(logits, Tensor) else type(logits).__name__
             raise ConfigError(
-                f"model: the network gives {given} for an image, not one number for each of {self.classes} classes"
+                f"model: the network gives {given} for an image, not one number for each of "
+                f"{self.classes} classes"
             )
+        # If layers follow the split, they may fail, since they do not get the input they expect.
         try:
             with torch.no_grad():
                 fits = torch.allclose(self.head(self.body(x)), logits, atol=1e-5)
@@ -154,7 +187,7 @@ class Network:
             ValueError,
             TypeError,
             IndexError,
-        ):  # the layers after it miss what it gave
+        ):
             fits = False
         if not fits:
             raise ConfigError.of(
@@ -162,7 +195,8 @@ class Network:
             )
         if not torch.allclose(fewer, logits[:2], atol=1e-5):
             raise ConfigError(
-                "model.module: what it gives for an image depends on the other images, as in batch normalisation: users would "
+                "model.module: what it gives for an image depends on the other images, as in "
+                "batch normalisation: users would "
                 "leak into each other's models without noise"
             )
         names, parameters = zip(*module.named_parameters(), strict=True)
@@ -174,13 +208,14 @@ class Network:
 
 
 def _check_module(module: Any) -> None:
-    """Only what has parameters that can be started anew, and no memory of the images it has seen."""
+    """Check that all parameters can be initialised, and that the module keeps no other state."""
     if not isinstance(module, nn.Module):
         raise ConfigError(f"model.module: {type(module).__name__} is not a torch.nn.Module")
     buffers = [name for name, _ in module.named_buffers()]
     if buffers:
         raise ConfigError(
-            f"model.module: keeps {buffers[0]!r} beside its parameters, as batch normalisation does: users would leak into "
+            f"model.module: keeps {buffers[0]!r} beside its parameters, as batch normalisation "
+            "does: users would leak into "
             "each other's models without noise; use group or layer normalisation"
         )
     known = {
@@ -192,17 +227,18 @@ def _check_module(module: Any) -> None:
     for name, parameter in module.named_parameters():
         if id(parameter) not in known:
             raise ConfigError(
-                f"model.module: nothing says how {name!r} starts; its layer needs a method reset_parameters"
+                f"model.module: nothing says how {name!r} starts; its layer needs a method "
+                "reset_parameters"
             )
 
 
 def is_linear(layer: nn.Module) -> bool:
-    """Whether a layer computes W x + b and nothing else; a class made from it may."""
+    """Return whether a layer computes W x + b and nothing else; a subclass may do more."""
     return isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward
 
 
 def replace_layer(module: nn.Module, name: str, layer: nn.Module) -> None:
-    """Put another layer in the place of the one called name."""
+    """Replace the layer called `name` by another one."""
     parent, _, last = name.rpartition(".")
     setattr(module.get_submodule(parent), last, layer)
 

@@ -1,4 +1,4 @@
-"""What a chunk of users would send: the changes of their networks, each clipped by its own norm before anything is added."""
+"""Contributions of a chunk of users: changes of their networks, each clipped by its own norm."""
 
 from __future__ import annotations
 
@@ -13,17 +13,23 @@ from privfed.foundation.linalg import Array
 from privfed.privacy.clipping import clip_factors
 
 BLOCK = 1 << 15
-"""Numbers of a user that are made 64-bit at a time, so that they stay in a processor's cache."""
+"""Numbers per user that are converted to 64 bits at a time, so that they stay in cache."""
 
 
 @dataclass(frozen=True)
 class Updates:
-    """Single-precision changes by parameter, (B, ...) each; norms and sums are computed in double precision."""
+    """Changes of parameters in single precision.
+
+    Norms and sums are computed in double precision.
+
+    Attributes:
+        parts: change of each parameter, (B, ...).
+    """
 
     parts: Sequence[Tensor]
 
     def clipped(self, clip: float) -> tuple[Array, Array]:
-        """Sum (P,) over users of changes of norm at most clip, and the norms (B,): see `Contributions`."""
+        """See :class:`privfed.privacy.clipping.Contributions`; the sum has shape (P,)."""
         rows = [part.detach().reshape(len(part), -1) for part in self.parts]
         squares = sum(
             torch.linalg.vector_norm(row, dim=1, dtype=torch.float64) ** 2 for row in rows

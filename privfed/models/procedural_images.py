@@ -1,7 +1,8 @@
-"""Procedural pictures that look a little like photographs and cost no privacy: no image was used to make them.
+"""Procedural images that resemble photographs and cost no privacy: no image was used for them.
 
-A vertical gradient with 1/f texture, leaves (ellipses and boxes of all sizes, one on top of the other), a cluster of blobs near
-the middle as an object, and a little blur. They tell which patches and features vary together in pictures at all.
+They have a vertical gradient with 1/f texture, leaves (ellipses and boxes of all sizes, on top of
+each other), a cluster of blobs near the middle as an object, and some blur. They show which patches
+and features vary together in images in general.
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ Pictures = NDArray[np.float32]
 
 @lru_cache(maxsize=2)
 def scenes(count: int, shape: tuple[int, int, int], seed: int = 0) -> Pictures:
-    """Pictures (count, C, H, W) with values between 0 and 1; always the same ones."""
+    """Return images (count, C, H, W) with values between 0 and 1, determined by the seed.
+
+    Args:
+        count: number of images.
+        shape: shape of an image, (C, H, W).
+        seed: seed.
+    """
     rng = generator(seed, "scenes")
     pictures = np.stack([_scene(rng, *shape[1:]) for _ in range(count)])
     colours = (
@@ -83,7 +90,7 @@ def _scene(rng: np.random.Generator, height: int, width: int) -> Array:
 
 
 def _texture(rng: np.random.Generator, height: int, width: int) -> Array:
-    """Noise whose amplitude falls with frequency as in photographs, of unit variance."""
+    """Return noise of unit variance whose amplitude falls with frequency as in photographs."""
     frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.fftfreq(width)[None])
     frequency[0, 0] = np.inf
     noise = np.fft.ifft2(np.fft.fft2(rng.standard_normal((height, width))) * frequency**-1.2).real

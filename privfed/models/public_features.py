@@ -1,8 +1,9 @@
-"""A fixed description of pictures that nobody's data were used for: edges, colours and whitened random patches.
+"""Fixed features of images that use no data: edges, colours and whitened random patches.
 
-Each block describes a picture and its mirror image together, has unit length, and is weighted by how much it varies over
-procedural pictures (`scenes`). The top principal directions of the description of those pictures are a public basis of low
-dimension, in which something can be learnt privately.
+Each block of features describes an image and its mirror image together, has unit length, and is
+weighted by its variance over procedural images (`scenes`). The top principal directions of the
+features of those images are a public basis of low dimension, in which a model can be learnt
+privately.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from privfed.foundation.seeding import generator
 from privfed.models.procedural_images import scenes
 
 LEAST = 8
-"""Pixels a side that a picture must have."""
+"""Least side of an image, in pixels."""
 BATCH = 100
-"""Pictures described at a time."""
+"""Images described at a time."""
 PATCH, FLAT, RIDGE, THRESHOLD = 5, 0.01, 0.05, 2.0
-"""Side of a patch, what keeps flat patches from being blown up, regularisation of the whitening, and of the responses."""
+"""Side of a patch, offset for flat patches, ridge of the whitening, and response threshold."""
 OPPONENTS = torch.nn.functional.normalize(
     torch.tensor([[1.0, 1.0, 1.0], [1.0, -1.0, 0.0], [0.5, 0.5, -1.0]]), dim=1
 )
@@ -36,10 +37,18 @@ OPPONENTS = torch.nn.functional.normalize(
 
 
 class PublicFeatures:
-    """Features (D,) of a picture of this shape and the basis (D, k).
+    """Features (D,) of an image, and a basis (D, k) of them.
 
-    patches: how many random filters. pictures: how many procedural pictures filters, weights and basis come from. weights: of
-    edges, colours and patches.
+    Args:
+        shape: shape of an image, (C, H, W).
+        classes: number of classes.
+        k: dimension of the basis.
+        patches: number of random filters.
+        pictures: number of procedural images that filters, weights and basis come from.
+        weights: weights of edges, colours and patches.
+
+    Raises:
+        ConfigError: a setting is not allowed.
     """
 
     def __init__(
@@ -87,17 +96,19 @@ class PublicFeatures:
 
     @property
     def basis(self) -> NDArray[np.float32]:
-        """Principal directions (D, k) of the features of procedural pictures."""
+        """Return the principal directions (D, k) of the features of procedural images."""
         return self._frame.basis
 
     @property
     def _frame(self) -> Frame:
-        with _one_at_a_time:  # nodes in threads share it
+        # Nodes in threads share the cached frame.
+        with _one_at_a_time:
             return frame(*self._settings)
 
     def __call__(self, X: NDArray[np.generic]) -> NDArray[np.float32]:
-        """Pixels X (..., d) from 0 to 255 -> (..., D)."""
-        torch.set_num_threads(1)  # of this thread: cohorts are the parallelism
+        """Return features: pixels X (..., d) from 0 to 255 -> (..., D)."""
+        # One thread per cohort, since cohorts run in parallel.
+        torch.set_num_threads(1)
         known, flat = self._frame, np.ascontiguousarray(X).reshape(-1, *self.shape)
         described = np.empty((len(flat), len(known.basis)), dtype=np.float32)
         for start in range(0, len(flat), BATCH):
@@ -108,7 +119,14 @@ class PublicFeatures:
 
 @dataclass(frozen=True)
 class Frame:
-    """What follows from the settings alone: filters (K, C, 5, 5), the cells' side, the blocks' scales and the basis (D, k)."""
+    """Quantities that follow from the settings alone.
+
+    Attributes:
+        cell: side of a cell, in pixels.
+        filters: (K, C, 5, 5).
+        scales: scale of each block.
+        basis: (D, k).
+    """
 
     cell: int
     filters: Tensor
@@ -116,7 +134,7 @@ class Frame:
     basis: NDArray[np.float32]
 
     def describe(self, x: Tensor) -> NDArray[np.float32]:
-        """Pictures (N, C, H, W) between 0 and 1 -> (N, D)."""
+        """Return features: images x (N, C, H, W) between 0 and 1 -> (N, D)."""
         described = blocks(x, self.cell, self.filters)
         return torch.cat(
             [scale * block for scale, block in zip(self.scales, described, strict=True)], 1
@@ -130,7 +148,7 @@ _one_at_a_time = threading.Lock()
 def frame(
     shape: tuple[int, int, int], k: int, patches: int, pictures: int, weights: tuple[float, ...]
 ) -> Frame:
-    """Made from procedural pictures: always the same for the same settings."""
+    """Make the frame from procedural images; the same settings give the same frame."""
     public = torch.from_numpy(scenes(pictures, shape))
     filters, cell = whitened_patches(public[: max(1, pictures // 2)], patches), cell_of(shape)
     parts = [blocks(some, cell, filters) for some in public.split(BATCH)]
@@ -150,12 +168,12 @@ def frame(
 
 
 def cell_of(shape: tuple[int, int, int]) -> int:
-    """Side of the cells in which edges are counted."""
+    """Return the side of the cells in which edges are counted."""
     return min(shape[1:]) // 4
 
 
 def whitened_patches(pictures: Tensor, count: int) -> Tensor:
-    """Random patches of pictures (N, C, H, W), whitened, of zero mean: (count, C, 5, 5)."""
+    """Return random patches of images (N, C, H, W), whitened, of zero mean: (count, C, 5, 5)."""
     C = pictures.shape[1]
     patches = (
         pictures.unfold(2, PATCH, 3)
@@ -168,16 +186,21 @@ def whitened_patches(pictures: Tensor, count: int) -> Tensor:
     patches = patches[patches.var(1) > 0.3]
     values, vectors = torch.linalg.eigh(patches.T @ patches / len(patches))
     W = vectors @ torch.diag((values.clamp(min=0) + RIDGE).rsqrt()) @ vectors.T
-    chosen = np.resize(
-        generator(0, "patches").permutation(len(patches)), count
-    )  # some twice, where pictures are few
+    # Some patches repeat if there are few images.
+    chosen = np.resize(generator(0, "patches").permutation(len(patches)), count)
     white = functional.normalize(patches[torch.from_numpy(chosen)] @ W, dim=1) @ W
     filters = white.reshape(-1, C, PATCH, PATCH)
     return filters - filters.mean((1, 2, 3), keepdim=True)
 
 
 def blocks(x: Tensor, cell: int, filters: Tensor) -> list[Tensor]:
-    """Edges, colours and patches of pictures x (N, C, H, W) between 0 and 1, and of their mirror images: unit length each."""
+    """Return edges, colours and patches of images and their mirror images, each of unit length.
+
+    Args:
+        x: images with values between 0 and 1, (N, C, H, W).
+        cell: side of a cell, in pixels.
+        filters: (K, C, 5, 5).
+    """
     both = [[edges(y, cell), colours(y), patches(y, filters)] for y in (x, x.flip(3))]
     sums = [one + other for one, other in zip(*both, strict=True)]
     sums[2] = sums[2].sqrt()
@@ -185,7 +208,7 @@ def blocks(x: Tensor, cell: int, filters: Tensor) -> list[Tensor]:
 
 
 def edges(x: Tensor, cell: int, orientations: int = 9) -> Tensor:
-    """Histograms of the gradients' orientations in cells, each normalised by its neighbourhood."""
+    """Return histograms of gradient orientations per cell, normalised by their neighbourhood."""
     padded = functional.pad(x, (1, 1, 1, 1), mode="replicate")
     gx, gy = (
         padded[:, :, 1:-1, 2:] - padded[:, :, 1:-1, :-2],
@@ -213,7 +236,10 @@ def edges(x: Tensor, cell: int, orientations: int = 9) -> Tensor:
 
 
 def colours(x: Tensor, grid: int = 3) -> Tensor:
-    """Histograms of brightness and, where there are colours, of opponent colours, one by one and jointly, on a grid."""
+    """Return histograms of brightness and opponent colours, single and joint, on a grid.
+
+    Images without three channels have brightness only.
+    """
     if x.shape[1] != 3:
         histograms = [soft_bins(x.mean(1, keepdim=True), 0.0, 1.0, 6)]
     else:
@@ -231,13 +257,13 @@ def colours(x: Tensor, grid: int = 3) -> Tensor:
 
 
 def soft_bins(value: Tensor, low: float, high: float, bins: int) -> Tensor:
-    """How much each pixel (N, 1, H, W) belongs to each of the bins: (N, bins, H, W)."""
+    """Return how much each pixel (N, 1, H, W) belongs to each bin: (N, bins, H, W)."""
     centres = torch.linspace(low, high, bins)[None, :, None, None]
     return (1 - ((value - centres) * (bins - 1) / (high - low)).abs()).clamp(min=0)
 
 
 def patches(x: Tensor, filters: Tensor, stride: int = 2, grid: int = 2) -> Tensor:
-    """Strong responses, of either sign, to filters on patches of equal contrast, pooled over a grid."""
+    """Return strong responses, of either sign, of normalised patches, pooled on a grid."""
     mean = functional.avg_pool2d(x.mean(1, keepdim=True), PATCH, stride)
     variance = functional.avg_pool2d((x**2).mean(1, keepdim=True), PATCH, stride) - mean**2
     response = functional.conv2d(x, filters, stride=stride) / (variance.clamp(min=0) + FLAT).sqrt()

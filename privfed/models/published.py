@@ -1,4 +1,4 @@
-"""What a finished run published, read back from its folder: all that whoever comes after training needs."""
+"""Published part of a finished run, read back from its folder, for use after training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from privfed.config.stored import load
+from privfed.config.stored import load_config
 from privfed.data.tables.schema import Schema
 from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import Array
@@ -25,7 +25,15 @@ LEAST_SQUARES = "least-squares"
 
 @dataclass(frozen=True)
 class Published:
-    """The arrays of model.npz by name, what result.json says, and the columns of a table."""
+    """Published part of a finished run.
+
+    Attributes:
+        folder: folder of the run.
+        arrays: arrays of model.npz by name.
+        result: content of result.json.
+        schema: columns of a table; None without a table.
+        head: kind of heads that the algorithm's config states.
+    """
 
     folder: Path
     arrays: dict[str, Array]
@@ -35,7 +43,11 @@ class Published:
 
     @cached_property
     def model(self) -> Model:
-        """The shared part of a linear personal model; an error for runs that have none."""
+        """Return the shared part of a linear personal model.
+
+        Raises:
+            ConfigError: the run has none.
+        """
         if self.schema is not None and set(NAMES) <= set(self.arrays):
             return self._table(self.schema)
         U = self.arrays.get("U")
@@ -48,7 +60,8 @@ class Published:
             return LinearModel(U)
         if set(NAMES) <= set(self.arrays):
             raise ConfigError(
-                f"{self.folder}: has no schema.yaml, so nobody knows what the columns of its table mean"
+                f"{self.folder}: has no schema.yaml, so nobody knows what the columns of its "
+                "table mean"
             )
         what = ", ".join(self.arrays) if len(self.arrays) < 6 else f"{len(self.arrays)} arrays"
         kinds = (
@@ -65,13 +78,21 @@ class Published:
         shapes = (scales, scales, (schema.d + 1, C), (schema.d, k), (k,))
         if tuple(array.shape for array in model.arrays) != shapes:
             raise ConfigError(
-                f"{self.folder}: model.npz is not of the columns in schema.yaml; was one of them edited?"
+                f"{self.folder}: model.npz is not of the columns in schema.yaml; was one of them "
+                "edited?"
             )
         return model
 
 
-def read(folder: str | Path) -> Published:
-    """The published part of a finished run."""
+def read_published(folder: str | Path) -> Published:
+    """Return the published part of a finished run.
+
+    Args:
+        folder: folder of the run.
+
+    Raises:
+        ConfigError: the folder has no finished run, or a file cannot be read.
+    """
     folder = Path(folder).expanduser()
     if not folder.is_dir():
         raise ConfigError(f"{folder}: there is no such folder")
@@ -115,8 +136,8 @@ def _schema(path: Path) -> Schema | None:
 
 
 def _head(folder: Path) -> str | None:
-    """Return what the algorithm's config says of heads; None where it says nothing."""
+    """Return the kind of heads that the algorithm's config states; None if it states none."""
     if not (folder / "config.yaml").exists():
         return None
-    head = load(folder).algo.get("head")
+    head = load_config(folder).algo.get("head")
     return None if head is None else str(head)

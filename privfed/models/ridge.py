@@ -1,10 +1,12 @@
-"""Ridge regression for many users at once: what each example does to a solution, and heads whose strength a user chooses alone.
+"""Ridge regression for many users at once, with a strength that each user chooses alone.
 
-    X (B, m, q)   features        R (B, m, C)   targets, one column an output        lam   ridge strength
+    X (B, m, q)   features        R (B, m, C)   targets, one column per output
+    lam           ridge strength
 
-Leave-one-out in closed form: with the fit V = (X^T X + lam I)^-1 X^T R and the leverage h_j = x_j^T (X^T X + lam I)^-1 x_j,
-the residual of example j under the fit without it is e_j = (r_j - x_j^T V) / (1 - h_j), and that fit is V - (X^T X + lam I)^-1
-x_j e_j^T. One eigendecomposition of size min(m, q) a user serves every strength.
+Leave-one-out in closed form: with the fit V = (X^T X + lam I)^-1 X^T R and the leverage h_j = x_j^T
+(X^T X + lam I)^-1 x_j, the residual of example j under the fit without it is e_j = (r_j - x_j^T V)
+/ (1 - h_j), and that fit is V - (X^T X + lam I)^-1 x_j e_j^T. One eigendecomposition of size min(m,
+q) per user serves every strength.
 """
 
 from __future__ import annotations
@@ -18,15 +20,22 @@ import numpy as np
 from privfed.foundation.linalg import Array
 
 STRENGTHS = tuple(2.5 * 10.0 ** (x / 2) for x in range(-8, 7))
-"""Among these a user chooses, in units of the mean square of a row of features."""
+"""Strengths that a user chooses among, in units of the mean square of a row of features."""
 USUAL, DECADES = 2.5, 0.7
-"""Before it looks, a user takes the strength to be USUAL (features explain 30% of a target) within a factor 10^DECADES."""
+"""Prior of a user's strength: USUAL (features explain 30% of a target), within 10^DECADES."""
 
 
 def influences(X: Array, lam: Array) -> Array:
-    """H (B, m, q) with rows (X^T X + lam I)^-1 x_j, so that H^T R is the ridge solution.
+    """Return H with rows (X^T X + lam I)^-1 x_j, so that H^T R is the ridge solution.
 
-    X: (B, m, q), lam: (B,). By the smaller of the two systems, m x m or q x q.
+    The smaller of the two systems, m x m or q x q, is solved.
+
+    Args:
+        X: features, (B, m, q).
+        lam: strengths, (B,).
+
+    Returns:
+        (B, m, q).
     """
     _, m, q = X.shape
     K = np.matmul(X, X.transpose(0, 2, 1)) if m <= q else np.matmul(X.transpose(0, 2, 1), X)
@@ -35,37 +44,45 @@ def influences(X: Array, lam: Array) -> Array:
 
 
 def lengths(X: Array) -> Array:
-    """mean_j |x_j|^2 of each user (B,), never quite 0."""
+    """Return mean_j |x_j|^2 per user, (B,), bounded away from 0."""
     return np.maximum(np.mean(np.vecdot(X, X), axis=1), 1e-12)
 
 
 @dataclass(frozen=True)
-class Heads:
+class RidgeHeads:
     """Ridge heads V (B, q, C) with the strengths lam (B,) that were chosen."""
 
     V: Array
     lam: Array
 
 
-def fit_heads(
+def fit_ridge_heads(
     X: Array,
     R: Array,
     unit: Array | None = None,
     strengths: Sequence[float] = STRENGTHS,
     centre: bool = False,
-) -> Heads:
-    """The best ridge fit of every user by its own leave-one-out error; few rows say little, so then it stays near the usual.
+) -> RidgeHeads:
+    """Return every user's best ridge fit by its own leave-one-out error.
 
-    X: (B, m, q), R: (B, m, C). unit (B,): of strengths; the mean square of rows unless given. centre: rows and targets are
-    centred, so that 1/m more of leverage goes to the means. The score is -2 log of a likelihood, m log(error), with a Gaussian
-    prior on the logarithm of the strength.
+    The score of a strength is -2 log of a likelihood, m log(error), plus that of a Gaussian prior
+    on the logarithm of the strength. A user with few rows stays near the usual strength.
+
+    Args:
+        X: features, (B, m, q).
+        R: targets, (B, m, C).
+        unit: unit of strengths, (B,); the mean square of rows if None.
+        strengths: strengths to choose among.
+        centre: whether rows and targets are centred, so that 1/m more of leverage goes to the
+            means.
     """
     B, m, q = X.shape
     dual = m < q
     G = np.matmul(X, X.transpose(0, 2, 1)) if dual else np.matmul(X.transpose(0, 2, 1), X)
     values, E = np.linalg.eigh(G)
     values = np.maximum(values, 0.0)
-    # In the eigenbasis the fit is T diag(f) S with f = 1 / (values + lam), and leverages are T^2 f (dual: values f).
+    # In the eigenbasis, the fit is T diag(f) S with f = 1 / (values + lam), and leverages are T^2 f
+    # (dual: values f).
     T = E if dual else np.matmul(X, E)
     S = np.matmul(T.transpose(0, 2, 1), R)
     unit = lengths(X) if unit is None else unit
@@ -85,11 +102,20 @@ def fit_heads(
         best, chosen = np.where(better, loo, best), np.where(better, lam, chosen)
     inner = S / (values + chosen[:, None])[:, :, None]
     V = np.matmul(X.transpose(0, 2, 1), np.matmul(E, inner)) if dual else np.matmul(E, inner)
-    return Heads(V, chosen)
+    return RidgeHeads(V, chosen)
 
 
-def leave_one_out(X: Array, R: Array, heads: Heads) -> tuple[Array, Array]:
-    """Residuals e (B, m, C) under fits without the example, and (X^T X + lam I)^-1 x_j as rows of H (B, m, q)."""
+def leave_one_out_residuals(X: Array, R: Array, heads: RidgeHeads) -> tuple[Array, Array]:
+    """Return leave-one-out residuals, and the rows (X^T X + lam I)^-1 x_j.
+
+    Args:
+        X: features, (B, m, q).
+        R: targets, (B, m, C).
+        heads: heads fitted to all rows.
+
+    Returns:
+        Residuals e (B, m, C) under fits without the example, and H (B, m, q).
+    """
     q = X.shape[2]
     G = np.matmul(X.transpose(0, 2, 1), X) + heads.lam[:, None, None] * np.eye(q)
     H = np.matmul(X, np.linalg.inv(G))

@@ -1,7 +1,8 @@
-"""Stochastic gradient descent on a network, for a chunk of users at once, each from the shared parameters to its own.
+"""SGD on a network for a chunk of users at once, each from the shared to its own parameters.
 
-There are two ways of holding the users' own parameters, with the same face. `Explicit` holds a copy a user. `LowRank`
-(`privfed/models/low_rank_sgd.py`) never forms them and is the faster where it applies: short courses of linear layers.
+There are two implementations of `Course`. `Explicit` holds one copy of the parameters per user.
+`LowRank` (`privfed/models/low_rank_sgd.py`) never forms them and is faster if it applies: for few
+steps on linear layers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from privfed.models.network import Network, Parameters
 
 @dataclass(frozen=True)
 class SGD:
-    """v <- momentum v + gradient + decay theta + pull (theta - theta_0);  theta <- theta - lr v, as torch.optim.SGD does."""
+    """Settings of SGD, as in torch.optim.SGD.
+
+    v <- momentum v + gradient + decay theta + pull (theta - theta_0);  theta <- theta - lr v
+    """
 
     lr: float
     momentum: float
@@ -27,27 +31,32 @@ class SGD:
 
 
 class Course(Protocol):
-    """The way of a chunk of users from the shared parameters to their own."""
+    """Path of a chunk of users from the shared parameters to their own."""
 
     def features(self, x: Tensor) -> Tensor:
-        """x (B m, C, H, W) -> (B, m, k), each user's images by its own representation."""
+        """Return features by each user's own representation: x (B m, C, H, W) -> (B, m, k)."""
         ...
 
     def logits(self, features: Tensor) -> Tensor:
-        """(B, m, k) -> (B, m, classes), by each user's own copy of the shared head."""
+        """Return logits by each user's copy of the shared head: (B, m, k) -> (B, m, classes)."""
         ...
 
     def step(self, loss: Tensor, active: Tensor) -> None:
-        """One step down the sum of the users' losses, for the users (B,) that are active."""
+        """Make one step down the sum of the users' losses.
+
+        Args:
+            loss: sum of the losses.
+            active: users who move, (B,).
+        """
         ...
 
     def update(self) -> list[Tensor]:
-        """What changed, own minus shared parameters: one tensor (B, ...) a parameter."""
+        """Return own minus shared parameters, one tensor (B, ...) per parameter."""
         ...
 
 
 class Explicit:
-    """A copy of the parameters for every user; one user alone is computed as any network is."""
+    """One copy of the parameters per user; a single user is computed without batching."""
 
     def __init__(
         self, network: Network, body: Parameters, head: Parameters, users: int, sgd: SGD
@@ -94,7 +103,8 @@ class Explicit:
             for value, velocity, gradient, start in zip(
                 self.own, self.velocity, gradients, self.start, strict=True
             ):
-                # Not in place: parameters that are added to each other have one gradient, in one piece of memory.
+                # Not in place: parameters that are added to each other share the memory of one
+                # gradient.
                 new = torch.add(gradient, value, alpha=sgd.decay).add_(velocity, alpha=sgd.momentum)
                 if sgd.pull:
                     new.add_(value - start, alpha=sgd.pull)

@@ -1,4 +1,4 @@
-"""Linear classification heads of many users at once: cross-entropy, by SGD, on features that stay fixed."""
+"""Linear classification heads of many users: cross-entropy by SGD, on fixed features."""
 
 from __future__ import annotations
 
@@ -13,49 +13,64 @@ from privfed.models.sgd import SGD
 
 @dataclass(frozen=True)
 class Heads:
-    """W (B, classes, k) and c (B, classes): user u gives features z the logits W_u z + c_u."""
+    """Heads of B users: user u gives features z the logits W_u z + c_u.
+
+    Attributes:
+        W: weights, (B, classes, k).
+        c: biases, (B, classes).
+    """
 
     W: Tensor
     c: Tensor
 
     def logits(self, features: Tensor) -> Tensor:
-        """features (B, m, k) -> (B, m, classes)."""
+        """Return logits: features (B, m, k) -> (B, m, classes)."""
         return torch.baddbmm(self.c[:, None], features, self.W.transpose(1, 2))
 
 
 @dataclass(frozen=True)
 class Labels:
-    """Classes y (B, m) of the examples, and whether each counts (B, m): places without an example, or with a label that is no
-    class, do not."""
+    """Classes of examples.
+
+    Attributes:
+        y: classes, (B, m).
+        counts: whether each example counts, (B, m). Padding, and examples whose label is no class,
+            do not.
+    """
 
     y: Tensor
     counts: Tensor
 
     def __getitem__(self, places: Tensor | slice) -> Labels:
-        """The examples at places (B, b), or at a slice of places."""
+        """Return the examples at places (B, b), or at a slice of places."""
         if isinstance(places, slice):
             return Labels(self.y[:, places], self.counts[:, places])
         return Labels(self.y.gather(1, places), self.counts.gather(1, places))
 
     @property
     def weights(self) -> Tensor:
-        """1 / (number of examples of the user that count), or 0: (B, m)."""
+        """Return 1 / (number of the user's examples that count), or 0, (B, m)."""
         return self.counts / self.counts.sum(1, keepdim=True).clamp(min=1)
 
     @property
     def present(self) -> Tensor:
-        """The users (B,) with any example that counts."""
+        """Return which users have an example that counts, (B,)."""
         return self.counts.any(1)
 
 
 def cross_entropy(logits: Tensor, labels: Labels) -> Tensor:
-    """Sum over users of the mean over each user's examples: logits (B, m, classes) -> a number."""
+    """Return the sum over users of the mean over each user's examples.
+
+    Args:
+        logits: (B, m, classes).
+        labels: labels of the examples.
+    """
     each = torch.logsumexp(logits, 2) - logits.gather(2, labels.y[..., None])[..., 0]
     return (each * labels.weights).sum()
 
 
 def slopes(logits: Tensor, labels: Labels) -> Tensor:
-    """Derivative of that in the logits: (B, m, classes)."""
+    """Return the derivative of `cross_entropy` in the logits, (B, m, classes)."""
     P = torch.softmax(logits, 2)
     P.scatter_add_(2, labels.y[..., None], torch.full_like(P[..., :1], -1.0))
     return P * labels.weights[..., None]
@@ -64,9 +79,13 @@ def slopes(logits: Tensor, labels: Labels) -> Tensor:
 def descend(
     heads: Heads, batches: Iterable[tuple[Tensor, Labels]], sgd: SGD, biased: bool = True
 ) -> Heads:
-    """One step of SGD a batch of (features (B, b, k), labels); users without an example in a batch stay where they are.
+    """Make one step of SGD per batch; users without an example in a batch do not move.
 
-    biased: whether c is learnt as well.
+    Args:
+        heads: heads at the start.
+        batches: pairs of features (B, b, k) and labels.
+        sgd: settings of SGD.
+        biased: whether c is learnt as well.
     """
     W, c = heads.W.clone(), heads.c.clone()
     v, u = torch.zeros_like(W), torch.zeros_like(c)

@@ -1,17 +1,20 @@
-"""What releases cost, exactly.
+"""Exact privacy cost of releases.
 
-Gaussian releases of L2 sensitivity s with noise N(0, std^2) on the same users compose to one Gaussian release with
-mu^2 = sum (s / std)^2, and that one satisfies (eps, delta)-DP if and only if
+Gaussian releases of L2 sensitivity s with noise N(0, std^2) on the same users compose to one
+Gaussian release with mu^2 = sum (s / std)^2. That release satisfies (eps, delta)-DP if and only if
 
     delta >= Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu).
 
-Nothing tighter exists. All searches below return the safe side: epsilon never too small, mu never too large.
+No tighter bound exists. All searches below return the safe side: epsilon is never too small, and mu
+is never too large.
 
-Releases in which every user takes part by a coin of its own (Poisson sampling) have no closed form; their privacy loss is
-composed numerically, on the safe side, together with the others' (`privfed/privacy/subsampling.py`).
+Releases with Poisson sampling, in which each user takes part by its own coin, have no closed form.
+Their privacy loss is composed numerically, on the safe side, together with that of the other
+releases (`privfed/privacy/subsampling.py`).
 
-Selections by the exponential mechanism are purely epsilon-DP and add their epsilon. Releases that only the users of one of
-several disjoint groups took part in compose in parallel: a user pays for what everybody took part in and for its own group.
+Selections by the exponential mechanism are purely epsilon-DP and add their epsilon. Releases to
+which only the users of one of several disjoint groups contribute compose in parallel: a user pays
+for the releases of all users and for the releases of its own group.
 """
 
 from __future__ import annotations
@@ -27,32 +30,32 @@ from scipy.special import log_ndtr
 
 
 class Cost(Protocol):
-    """What a release costs those who took part: mu of Gaussian noise, or a pure epsilon. group: None means everybody."""
+    """Cost of a release for the users who took part: mu of Gaussian noise, or a pure epsilon."""
 
     @property
     def mu(self) -> float:
-        """Cost of Gaussian noise."""
+        """Return the cost of Gaussian noise."""
         ...
 
     @property
     def epsilon(self) -> float:
-        """Cost of a pure mechanism."""
+        """Return the cost of a pure mechanism."""
         ...
 
     @property
     def group(self) -> int | None:
-        """Which of several disjoint groups of users took part."""
+        """Return which of several disjoint groups of users took part; None means all users."""
         ...
 
     @property
     def sampling(self) -> float:
-        """The probability with which each of them took part."""
+        """Return the probability with which each of these users took part."""
         ...
 
 
 @dataclass(frozen=True)
 class Planned:
-    """The cost of a release that has not been made yet."""
+    """Cost of a release that has not been made yet; see :class:`Cost`."""
 
     mu: float = 0.0
     epsilon: float = 0.0
@@ -62,7 +65,18 @@ class Planned:
 
 @dataclass(frozen=True)
 class GaussianRelease:
-    """A sum with Gaussian noise: what happened, apart from what it costs in total."""
+    """Release of a sum with Gaussian noise.
+
+    Attributes:
+        name: name of the release.
+        round: round of the phase that the release belongs to.
+        size: number of released numbers.
+        clip: radius of a ball that holds every user's part.
+        sensitivity: largest distance of the sums over two neighbouring data sets.
+        std: standard deviation of the noise; 0 means no noise.
+        group: disjoint group of users who took part; None means all users.
+        sampling: probability with which each user took part.
+    """
 
     mechanism: ClassVar[str] = "gaussian"
     epsilon: ClassVar[float] = 0.0
@@ -78,13 +92,17 @@ class GaussianRelease:
 
     @property
     def mu(self) -> float:
-        """Its cost alone to those who took part: sensitivity / std, infinite without noise."""
+        """Return the cost of this release alone: sensitivity / std, infinite without noise."""
         return self.sensitivity / self.std if self.std > 0 else math.inf
 
 
 @dataclass(frozen=True)
-class Selection:
-    """One of `size` candidates chosen with probability proportional to exp(rate * total score)."""
+class SelectionRelease:
+    """Choice of one of `size` candidates, with probability proportional to exp(rate * score).
+
+    The score of a candidate is the total over users. For the other attributes see
+    :class:`GaussianRelease`.
+    """
 
     mechanism: ClassVar[str] = "exponential"
     mu: ClassVar[float] = 0.0
@@ -100,15 +118,15 @@ class Selection:
 
     @property
     def epsilon(self) -> float:
-        """Its cost alone; infinite when the best candidate is simply taken."""
+        """Return the cost of this selection; infinite if the best candidate is always taken."""
         return self.rate * self.sensitivity
 
 
-Release = GaussianRelease | Selection
+Release = GaussianRelease | SelectionRelease
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
-    """The exact delta of a mu-Gaussian release at epsilon, in log space."""
+    """Return the exact delta of a mu-Gaussian release at epsilon, computed in log space."""
     if mu == 0:
         return 0.0
     if math.isinf(mu):
@@ -118,9 +136,10 @@ def gaussian_delta(epsilon: float, mu: float) -> float:
     return math.exp(log_a) * -math.expm1(min(log_b - log_a, 0.0))
 
 
-@lru_cache(maxsize=4096)  # asked for after every release, and again in every repetition of an audit
+# Called after every release, and again in every repetition of an audit.
+@lru_cache(maxsize=4096)
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """The exact epsilon of a mu-Gaussian release at delta."""
+    """Return the exact epsilon of a mu-Gaussian release at delta."""
     if math.isinf(mu) or (delta == 0 and mu > 0):
         return math.inf
     if gaussian_delta(0.0, mu) <= delta:
@@ -132,7 +151,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """The largest mu whose release is (epsilon, delta)-DP."""
+    """Return the largest mu whose release is (epsilon, delta)-DP."""
     if math.isinf(epsilon):
         return math.inf
     if delta == 0:
@@ -144,12 +163,20 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
 
 LARGEST_MU = 16.0
-"""No sampled release costs more, whatever the budget would hold."""
+"""Upper limit on the mu of a sampled release, even if the budget would allow more."""
 
 
 @lru_cache(maxsize=64)
 def sampled_mu(epsilon: float, delta: float, q: float, rounds: int, replaced: bool) -> float:
-    """The largest mu of each of so many releases, in which every user takes part with probability q, within the budget."""
+    """Return the largest mu per release at which `rounds` sampled releases stay within the budget.
+
+    Args:
+        epsilon: budget.
+        delta: budget.
+        q: probability with which each user takes part in a release.
+        rounds: number of releases.
+        replaced: whether neighbouring data sets replace a user, rather than add or remove one.
+    """
     if math.isinf(epsilon):
         return math.inf
     if delta == 0:
@@ -160,13 +187,11 @@ def sampled_mu(epsilon: float, delta: float, q: float, rounds: int, replaced: bo
             1 - 1e-6
         )
 
-    low = gaussian_mu(epsilon, delta) / math.sqrt(
-        rounds
-    )  # without sampling it costs at least as much
+    # Sampling never increases the cost, so the mu without sampling is a lower bound.
+    low = gaussian_mu(epsilon, delta) / math.sqrt(rounds)
     high = 2.0 * low
-    while high < LARGEST_MU and holds(
-        high
-    ):  # where next to nobody takes part, delta alone would allow anything
+    # If almost no user takes part, delta alone would allow any mu; hence the limit.
+    while high < LARGEST_MU and holds(high):
         low, high = high, 2.0 * high
     while high > low * (1 + 1e-4):
         middle = (low + high) / 2
@@ -175,21 +200,33 @@ def sampled_mu(epsilon: float, delta: float, q: float, rounds: int, replaced: bo
 
 
 Price = tuple[float, float, int | None, float]
-"""What a release costs: mu, epsilon, group and sampling, as a `Cost` has them."""
+"""Cost of a release as (mu, epsilon, group, sampling); see :class:`Cost`."""
 
 
 def prices(costs: Iterable[Cost]) -> Counter[Price]:
-    """How many of them cost the same: all that composition needs to know."""
+    """Count the releases per price; composition depends on these counts alone."""
     return Counter((cost.mu, cost.epsilon, cost.group, cost.sampling) for cost in costs)
 
 
 def total_epsilon(costs: Iterable[Cost], delta: float, replaced: bool = True) -> float:
-    """What everything together costs the user who pays most. replaced: users are replaced, rather than added or removed."""
+    """Return the total cost for the user who pays most.
+
+    Args:
+        costs: cost of each release.
+        delta: delta at which epsilon is stated.
+        replaced: whether neighbouring data sets replace a user, rather than add or remove one.
+    """
     return composed(prices(costs), delta, replaced)
 
 
 def composed(paid: Mapping[Price, int], delta: float, replaced: bool = True) -> float:
-    """The same, of so many releases at each price."""
+    """Return the total cost for the user who pays most, given the number of releases per price.
+
+    Args:
+        paid: number of releases per price.
+        delta: delta at which epsilon is stated.
+        replaced: whether neighbouring data sets replace a user, rather than add or remove one.
+    """
     parts: dict[int | None, Counter[tuple[float, float, float]]] = {}
     for (mu, epsilon, group, sampling), count in paid.items():
         parts.setdefault(group, Counter())[mu, epsilon, sampling] += count
@@ -200,9 +237,14 @@ def composed(paid: Mapping[Price, int], delta: float, replaced: bool = True) -> 
 
 
 def _epsilon(paid: Mapping[tuple[float, float, float], int], delta: float, replaced: bool) -> float:
-    """Sequential composition: the mus as the root of their squares' sum, pure epsilons as a sum on top.
+    """Compose releases on the same users sequentially.
 
-    paid: so many releases at each mu, epsilon and sampling.
+    The values of mu add up as squares; pure epsilons are added to the result.
+
+    Args:
+        paid: number of releases per (mu, epsilon, sampling).
+        delta: delta at which epsilon is stated.
+        replaced: whether neighbouring data sets replace a user, rather than add or remove one.
     """
     pure = math.fsum(epsilon * count for (_, epsilon, _), count in paid.items())
     mu = math.hypot(
@@ -223,7 +265,7 @@ def _epsilon(paid: Mapping[tuple[float, float, float], int], delta: float, repla
 def paid_by_one_user(costs: Iterable[Cost]) -> float:
     """Return what one user pays for releases, in the quantity that adds up: mu^2, or epsilon.
 
-    Users of disjoint groups pay side by side; the group that pays most counts.
+    Users of disjoint groups pay in parallel; the group that pays most counts.
     """
     by_group: dict[int | None, float] = {None: 0.0}
     for cost in costs:
@@ -232,7 +274,7 @@ def paid_by_one_user(costs: Iterable[Cost]) -> float:
 
 
 def _bisect(below: Callable[[float], bool], low: float, high: float) -> tuple[float, float]:
-    """Neighbouring numbers around the switch of ``below`` from true (at low) to false (at high)."""
+    """Return adjacent floats around the switch of `below` from true (low) to false (high)."""
     while True:
         middle = (low + high) / 2
         if not low < middle < high:

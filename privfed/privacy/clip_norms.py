@@ -1,8 +1,9 @@
-"""A clip norm from the data, privately: users say where their contribution's norm lies, and only the noised sum is looked at.
+"""Private clip norms: users report the norm of their contribution, and only a noised sum is used.
 
-Two statistics, both sums like any other, which pass the noise gate and are charged; the clip norm is post-processing.
-Before a task starts nothing is known: a histogram on public bins that span 19 orders of magnitude. While rounds go on, one
-number is enough to follow a slowly changing scale: how many users lie below the clip norm of the round.
+There are two statistics. Both are sums that pass the noise gate and are charged like any other sum;
+the clip norm is post-processing. Before a task starts, nothing is known about the norms: users fill
+a histogram on public bins that span 19 orders of magnitude. During the rounds, one number is enough
+to follow a slowly changing scale: how many users lie below the clip norm of the round.
 """
 
 from __future__ import annotations
@@ -18,22 +19,43 @@ AUTO = "auto"
 
 
 class Measure(Protocol):
-    """One way to ask where the norms lie. A user's answer has `size` numbers and norm at most `bound`."""
+    """Question about the norms of users' contributions.
+
+    Attributes:
+        size: number of numbers in a user's answer.
+        bound: bound on the norm of a user's answer.
+    """
 
     size: int
     bound: NormBound
 
     def count(self, norms: Array, clip: float) -> Array:
-        """The sum of the users' answers: norms (B,) -> (size,)."""
+        """Return the sum of the users' answers, (size,).
+
+        Args:
+            norms: norm of each user's contribution, (B,).
+            clip: clip norm of the round.
+        """
         ...
 
     def clip(self, total: Array, n: int, q: float, last: float) -> float:
-        """The next clip norm, a positive number, from the noised sum over n users; q: fraction that should lie below it."""
+        """Return the next clip norm, a positive number.
+
+        Args:
+            total: noised sum of the answers, (size,).
+            n: number of users.
+            q: fraction of users whose norm should lie below the clip norm.
+            last: clip norm of the round.
+        """
         ...
 
 
 class Histogram:
-    """A user adds one count to a bin: bin j for norms in [2^(bottom + j), 2^(bottom + j + 1)), the ends for what is outside."""
+    """Each user adds one count to a bin.
+
+    Bin j is for norms in [2^(bottom + j), 2^(bottom + j + 1)). The first and the last bin also
+    count norms outside the range.
+    """
 
     bound = NormBound(1.0)
 
@@ -41,17 +63,17 @@ class Histogram:
         self.size, self.bottom = size, bottom
 
     def count(self, norms: Array, clip: float) -> Array:
-        """Counts on the public bins."""
+        """Return counts on the public bins; see :class:`Measure`."""
         exponent = np.where(norms > 0, np.frexp(norms)[1] - 1 - self.bottom, 0)
         return np.bincount(np.clip(exponent, 0, self.size - 1), minlength=self.size).astype(
             np.float64
         )
 
     def clip(self, total: Array, n: int, q: float, last: float) -> float:
-        """The quantile.
+        """Return the q-quantile of the norms; see :class:`Measure`.
 
-        Ranks are counted from both ends, which halves the worst accumulated noise, and made monotone; inside the bin where
-        they cross q n the norm is interpolated.
+        Ranks are counted from both ends, which halves the worst accumulated noise, and are made
+        monotone. Inside the bin where they cross q n, the norm is interpolated.
         """
         below = np.concatenate([[0.0], np.cumsum(total)])
         above = np.concatenate([np.cumsum(total[::-1])[::-1], [0.0]])
@@ -64,21 +86,24 @@ class Histogram:
 
 
 class Below:
-    """A user says +1/2 when its norm is at most the clip norm and -1/2 otherwise."""
+    """Each user reports +1/2 if its norm is at most the clip norm, and -1/2 otherwise."""
 
     size, bound = 1, NormBound(0.5)
     limit = 2.0
 
     def count(self, norms: Array, clip: float) -> Array:
-        """Half the difference between users below and above."""
+        """Return half the difference between the numbers of users below and above the clip norm."""
         return np.array([np.sum(np.where(norms <= clip, 0.5, -0.5))])
 
     def clip(self, total: Array, n: int, q: float, last: float) -> float:
-        """A step toward the quantile on a logarithmic scale, by at most the factor `limit`."""
+        """Return a clip norm closer to the quantile; see :class:`Measure`.
+
+        It is a step on a logarithmic scale, by at most the factor `limit`.
+        """
         fraction = float(np.clip(total[0] / n + 0.5, 0.0, 1.0))
         return float(last * self.limit ** ((q - fraction) / (q if fraction < q else 1.0 - q)))
 
 
 NORMS = Histogram()
 MEASURES: dict[str, Measure] = {"histogram": NORMS, "narrow": Histogram(20, -8), "below": Below()}
-"""`narrow` is for contributions whose data were brought to a common scale before: fewer bins, less noise."""
+"""`narrow` is for contributions already brought to a common scale: fewer bins, less noise."""

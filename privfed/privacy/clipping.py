@@ -11,27 +11,37 @@ import numpy as np
 from privfed.foundation.linalg import Array
 
 SLACK = 1.0 - 1e-6
-"""Clipping aims this far below the bound, so that no rounding, in a norm or in a sum, carries a contribution above it."""
+"""Clipping aims this far below the bound, so that no rounding exceeds the bound."""
 SCORE = 2.0**20
-"""Scores of candidates are whole numbers from 0 to this: sums of them are exact, in whatever order."""
+"""Scores of candidates are whole numbers from 0 to SCORE, so sums are exact in any order."""
 
 
 def clip_factors(norms: Array, clip: float) -> Array:
-    """What to multiply each contribution by so that its norm is at most clip. norms: (B,) -> (B,), all in [0, 1]."""
+    """Return the factors in [0, 1] that scale contributions to norm at most `clip`.
+
+    Args:
+        norms: norm of each contribution, (B,).
+        clip: clip norm.
+
+    Returns:
+        One factor per contribution, (B,).
+    """
     bound = clip * SLACK
     factors = bound / np.maximum(norms, bound)
-    return np.where(
-        factors < np.finfo(np.float64).tiny, 0.0, factors
-    )  # subnormal factors have no precision
+    # Subnormal factors have no precision.
+    return np.where(factors < np.finfo(np.float64).tiny, 0.0, factors)
 
 
 class Contributions(Protocol):
-    """What a block of users would send, each user's part bounded before anything is added up."""
+    """Contributions of a block of users, each bounded before they are added up."""
 
     def clipped(self, clip: float) -> tuple[Array, Array]:
-        """Sum over users of contributions scaled to norm at most clip, and the norms (B,) they had.
+        """Return the sum of clipped contributions, and the norms before clipping, (B,).
 
         A user whose numbers are not finite contributes nothing and counts as norm 0.
+
+        Args:
+            clip: norm that each contribution is scaled down to.
         """
         ...
 
@@ -43,11 +53,11 @@ class Dense:
     values: Array
 
     def __post_init__(self) -> None:
-        # A norm of numbers in half or single precision may be off by more than the slack.
+        # Norms computed in half or single precision may be wrong by more than SLACK.
         object.__setattr__(self, "values", np.asarray(self.values, dtype=np.float64))
 
     def norms(self) -> Array:
-        """Norm of each user's part (B,)."""
+        """Return the norm of each user's part, (B,)."""
         flat = self._rows()
         return np.sqrt(np.vecdot(flat, flat))
 
@@ -65,7 +75,12 @@ class Dense:
 
 @dataclass(frozen=True)
 class Scaled:
-    """Contributions that were scaled down already, and the norms (B,) they had before: those are what one measures."""
+    """Contributions that were scaled down before.
+
+    Attributes:
+        part: the scaled contributions.
+        norms: norms before scaling, (B,); these are reported as the users' norms.
+    """
 
     part: Contributions
     norms: Array
@@ -77,12 +92,16 @@ class Scaled:
 
 @dataclass(frozen=True)
 class Scores:
-    """How good each candidate is for each user: values (B, C) from 0 (worst) to 1 (best); what is outside is clamped."""
+    """Score of each candidate per user.
+
+    Attributes:
+        values: scores from 0 (worst) to 1 (best), (B, C); values outside are clamped.
+    """
 
     values: Array
 
     def clipped(self, clip: float) -> tuple[Array, Array]:
-        """Sum over users of the scores in units of 1/clip, rounded down, and the users' largest ones."""
+        """Return total scores (C,) in whole units of 1/clip, and each user's largest one (B,)."""
         units = np.floor(
             np.clip(np.nan_to_num(np.asarray(self.values, dtype=np.float64)), 0.0, 1.0) * clip
         )
@@ -90,9 +109,13 @@ class Scores:
 
 
 def norm(x: Array) -> float:
-    """Euclidean norm of all entries, infinite only where it is too large for a number; NaN or infinite if x is not finite."""
+    """Return the Euclidean norm of all entries.
+
+    It is infinite only if it exceeds the largest float, and NaN or infinite if x is not finite.
+    """
     square = float(np.vdot(x, x))
-    if 1e-250 < square < 1e250:  # nearly always; what underflows beside it does not matter
+    # Almost always true. Entries whose squares underflow are negligible then.
+    if 1e-250 < square < 1e250:
         return math.sqrt(square)
     largest = float(np.max(np.abs(x), initial=0.0))
     if largest == 0.0 or not math.isfinite(largest):
@@ -101,9 +124,10 @@ def norm(x: Array) -> float:
 
 
 def clip(x: Array, bound: float) -> Array:
-    """x scaled down to norm at most bound; what users have clipped already, slack included, passes unchanged.
+    """Return x scaled down to norm at most `bound`.
 
-    What is not finite, or has no finite norm, counts as zero.
+    Contributions that users have clipped, slack included, pass unchanged. If x is not finite, or
+    has no finite norm, the result is zero.
     """
     x = np.asarray(x, dtype=np.float64)
     size = norm(x)
@@ -113,5 +137,8 @@ def clip(x: Array, bound: float) -> Array:
 
 
 def clamp(x: Array, bound: float) -> Array:
-    """x with every entry a whole number between 0 and bound: what a sum of scores can be. NaN counts as zero."""
+    """Return x with every entry rounded down to a whole number from 0 to `bound`; NaN becomes 0.
+
+    Every sum of valid scores is such an array.
+    """
     return np.floor(np.clip(np.nan_to_num(np.asarray(x, dtype=np.float64)), 0.0, bound))

@@ -1,7 +1,7 @@
-"""Uniform deviates of any length, and draws from them, in plain Python.
+"""Uniform deviates with any number of bits, and exact draws from them, in plain Python.
 
-`privfed.privacy.exact_sampling` uses them where few draws are needed. Compiled draws
-(`privfed.privacy.exact_loops`) give the same numbers, and fall back on these once in 2^39 draws.
+`privfed.privacy.exact_sampling` uses them if few draws are needed. Compiled draws
+(`privfed.privacy.exact_loops`) give the same numbers, and need these once in 2^39 draws.
 """
 
 from __future__ import annotations
@@ -11,22 +11,26 @@ from fractions import Fraction
 
 
 class Deviate:
-    """A uniform deviate on (0, 1), known to as many bits as were asked for. exact: all further bits
-    are 0.
+    """Uniform deviate on (0, 1) whose bits are drawn when they are needed.
+
+    Args:
+        word: the first 64 bits.
+        more: returns 64 further bits.
+        exact: whether all further bits are 0.
     """
 
     def __init__(self, word: int, more: Callable[[], int], exact: bool = False) -> None:
         self.bits, self.known, self.more, self.exact = word, 64, more, exact
 
     def extend(self) -> None:
-        """Know 64 bits more."""
+        """Draw 64 more bits."""
         self.bits, self.known = (
             (self.bits << 64) | (0 if self.exact else self.more()),
             self.known + 64,
         )
 
     def below(self, other: Deviate) -> bool:
-        """Whether it is less than another one."""
+        """Return whether this deviate is less than `other`."""
         while True:
             while self.known < other.known:
                 self.extend()
@@ -38,30 +42,31 @@ class Deviate:
 
 
 class Slow:
-    """One draw, with deviates of any length.
+    """One exact draw, from deviates with any number of bits.
 
-    words: what the draw reads, and compiled draws read, too. more: returns further bits of a
-    deviate.
+    Args:
+        words: words that the draw reads first; compiled draws read the same ones.
+        more: returns further bits of a deviate.
     """
 
     def __init__(self, words: Iterator[int], more: Callable[[], int]) -> None:
         self.words, self.more, self.used = words, more, 0
 
     def word(self) -> int:
-        """The next word, from those given and then from fresh ones."""
+        """Return the next word: from `words`, or a fresh one if these are used up."""
         self.used += 1
         word = next(self.words, None)
         return self.more() if word is None else word
 
     def deviate(self) -> Deviate:
-        """A new uniform deviate."""
+        """Return a new uniform deviate."""
         return Deviate(self.word(), self.more)
 
     def run(self, x: Deviate, m: int = 0) -> bool:
-        """Whether the run x > u_1 > u_2 > ... has even length: an event of probability exp(-x).
+        """Return whether the run x > u_1 > u_2 > ... has even length, of probability exp(-x).
 
-        m = 2k + 2: every member of the run also needs an event of probability (m - 2 + x) / m,
-        which makes it exp(-x (2k + x) / (2k + 2)).
+        With m = 2k + 2, every member of the run also needs an event of probability (m - 2 + x) / m.
+        The probability of even length is then exp(-x (2k + x) / (2k + 2)).
         """
         even, bound = True, x
         while True:
@@ -77,11 +82,11 @@ class Slow:
             even, bound = not even, u
 
     def half(self) -> bool:
-        """An event of probability exp(-1/2)."""
+        """Draw an event of probability exp(-1/2)."""
         return self.run(Deviate(1 << 63, self.more, exact=True))
 
     def exponential(self, bits: int = 64) -> Fraction:
-        """One exponential deviate, known to at least `bits` bits behind the point and not 0."""
+        """Draw a positive exponential deviate, with at least `bits` bits after the binary point."""
         k = 0
         while True:
             x = self.deviate()
@@ -92,7 +97,7 @@ class Slow:
             k += 1
 
     def value(self, s: int) -> int:
-        """One draw of round(s Z)."""
+        """Draw round(s Z), Z standard normal."""
         while True:
             k = 0
             while self.half():
@@ -111,5 +116,5 @@ class Slow:
 
 
 def _rounded(numerator: int, bits: int) -> int:
-    """numerator / 2^bits to the nearest whole number."""
+    """Return numerator / 2^bits, rounded to the nearest whole number."""
     return (numerator + (1 << (bits - 1))) >> bits

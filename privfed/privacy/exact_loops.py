@@ -1,4 +1,4 @@
-"""Draws of `exact_deviates`, compiled: from words of 64 bits, as far as these decide."""
+"""Compiled draws of `exact_deviates`, from words of 64 bits, as long as 64 bits decide."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from privfed.foundation.compilation import compiled
 Words = NDArray[np.uint64]
 Whole = NDArray[np.int64]
 DONE, EMPTY, TIE = 0, 1, 2
-"""How a draw ended: with a value, out of words, or where 64 bits do not decide."""
+"""How a draw ended: with a value, out of words, or undecided by 64 bits."""
 HALF = np.uint64(1 << 63)
 
 
 @compiled(reorder=False)
 def draw(words: Words, start: int, s: int) -> tuple[int, int, int]:
-    """One draw from words[start:]: (state, place of the next word, value); it may run out of words
-    or into a tie.
+    """Draw round(s Z) from words[start:].
+
+    Returns:
+        The state, the index of the next word, and the value. The draw may run out of words, or end
+            in a tie.
     """
     at, n = start, len(words)
     while True:
@@ -75,11 +78,12 @@ def draw(words: Words, start: int, s: int) -> tuple[int, int, int]:
 
 @compiled(reorder=False)
 def _run(words: Words, at: int, x: np.uint64, m: np.uint64, plain: bool) -> tuple[int, int, bool]:
-    """Whether the run x > u_1 > u_2 > ... has even length: (state, place of the next word, even).
+    """Return (state, index of the next word, even): whether x > u_1 > u_2 > ... has even length.
 
-    plain: probability exp(-x). Otherwise every member of the run also needs an event of probability
-    (m - 2 + x) / m with m = 2k + 2, which makes it exp(-x (2k + x) / (2k + 2)): of m equally likely
-    cases one fails, one asks whether another uniform deviate is below x, and all others succeed.
+    If `plain`, the probability is exp(-x). Otherwise, every member of the run also needs an event
+    of probability (m - 2 + x) / m with m = 2k + 2, which makes it exp(-x (2k + x) / (2k + 2)). Of m
+    equally likely cases, one fails, one asks whether another uniform deviate is below x, and all
+    others succeed.
     """
     even, bound, n = True, x, len(words)
     while True:
@@ -120,9 +124,11 @@ def _run(words: Words, at: int, x: np.uint64, m: np.uint64, plain: bool) -> tupl
 
 
 @compiled(reorder=False)
-def fill(out: Whole, first: int, words: Words, at: int, s: int) -> tuple[int, int, int]:
-    """Draws into out[first:] until a draw cannot be finished: (its state, its place in out, the
-    place of its first word).
+def fill_normals(out: Whole, first: int, words: Words, at: int, s: int) -> tuple[int, int, int]:
+    """Write draws into out[first:] until a draw cannot be finished.
+
+    Returns:
+        The state of that draw, its index in `out`, and the index of its first word.
     """
     for i in range(first, len(out)):
         state, after, value = draw(words, at, s)
@@ -137,7 +143,7 @@ def fill(out: Whole, first: int, words: Words, at: int, s: int) -> tuple[int, in
 def fill_exponentials(
     k: Whole, x: Words, first: int, words: Words, at: int
 ) -> tuple[int, int, int]:
-    """Exponential deviates k + x / 2^64 into k[first:], x[first:]; returns as `fill`."""
+    """Write deviates k + x / 2^64 into k[first:], x[first:]; returns as `fill_normals`."""
     n = len(words)
     for i in range(first, len(k)):
         start, whole = at, 0
@@ -155,11 +161,12 @@ def fill_exponentials(
     return DONE, len(k), at
 
 
-def prepare(variant: str) -> None:
-    """Compile what is used of this module."""
+def prepare_exact_loops(variant: str) -> None:
+    """Compile the functions of this module that are used."""
     words = np.arange(4, dtype=np.uint64)
-    words.flags.writeable = False  # as words of the system's generator are
-    fill(np.empty(1, dtype=np.int64), 0, words, 0, 1)
-    fill(np.empty(1, dtype=np.int64), 0, np.arange(4, dtype=np.uint64), 0, 1)
+    # Words of the system's generator are read-only, which is a type of its own for Numba.
+    words.flags.writeable = False
+    fill_normals(np.empty(1, dtype=np.int64), 0, words, 0, 1)
+    fill_normals(np.empty(1, dtype=np.int64), 0, np.arange(4, dtype=np.uint64), 0, 1)
     for each in (words, np.arange(4, dtype=np.uint64)):
         fill_exponentials(np.empty(1, np.int64), np.empty(1, np.uint64), 0, each, 0)

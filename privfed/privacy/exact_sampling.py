@@ -48,18 +48,18 @@ from privfed.privacy.exact_deviates import Slow
 Words = NDArray[np.uint64]
 Whole = NDArray[np.int64]
 MOST = 1 << 26
-"""Largest s: s times 64 bits, and k up to 2^30 times s, stay within what is computed with."""
+"""Largest s: products of s with 64 bits, and with k up to 2^30, do not overflow."""
 
 LOOPS = DropIn("privfed.privacy.exact_loops", 1.5, lambda job: 0.0, on_demand=True)
 SLOW = 2.5e-5
-"""Seconds per draw that is not compiled."""
+"""Seconds per draw without compiled code."""
 
 _drawn = 0
-"""Draws of this process: compiling pays once there are many."""
+"""Draws of this process so far; compiling pays only for many draws."""
 
 
 def _loops(draws: int) -> Any:
-    """Return compiled draws, or None where all draws so far take less time than compiling."""
+    """Return the compiled draws, or None if all draws so far take less time than compiling."""
     global _drawn
     _drawn += draws
     return LOOPS.chosen(SLOW * _drawn)
@@ -71,9 +71,13 @@ def _word_by_word(fresh: Callable[[int], Words]) -> Iterator[int]:
 
 
 def exponentials(size: int, fresh: Callable[[int], Words]) -> list[Fraction]:
-    """Draw standard exponential deviates (size,), cut off after 128 bits behind the point.
+    """Draw standard exponential deviates (size,), cut off after 128 bits after the binary point.
 
-    More bits are taken where all those are 0.
+    If all these bits are 0, more are drawn.
+
+    Args:
+        size: number of deviates.
+        fresh: returns the given number of new random words of 64 bits.
     """
     loops = _loops(size)
     if loops is None:
@@ -103,7 +107,12 @@ def exponentials(size: int, fresh: Callable[[int], Words]) -> list[Fraction]:
 
 
 def first_of_race(exponents: Array, fresh: Callable[[int], Words]) -> int:
-    """Draw an index c with probability proportional to exp(exponents[c]); exponents (C,) <= 0."""
+    """Draw an index c with probability proportional to exp(exponents[c]).
+
+    Args:
+        exponents: numbers of at most 0, (C,).
+        fresh: returns the given number of new random words of 64 bits.
+    """
     deviates = exponentials(len(exponents), fresh)
     times = (
         np.array([math.log(e.numerator) - math.log(e.denominator) for e in deviates]) - exponents
@@ -111,7 +120,8 @@ def first_of_race(exponents: Array, fresh: Callable[[int], Words]) -> int:
     near = np.flatnonzero(times <= times.min() + 1e-9 * (1.0 + abs(times.min())))
     if len(near) == 1:
         return int(near[0])
-    with decimal.localcontext(prec=80):  # two clocks that ring together to nine digits: look closer
+    # Two clocks agree to nine digits, so more digits have to decide.
+    with decimal.localcontext(prec=80):
 
         def time(c: int) -> decimal.Decimal:
             e = deviates[c]
@@ -123,12 +133,12 @@ def first_of_race(exponents: Array, fresh: Callable[[int], Words]) -> int:
 
 
 def normals(size: int, s: int, fresh: Callable[[int], Words]) -> Whole:
-    """Draw whole numbers (size,), each distributed as round(s Z).
+    """Draw whole numbers (size,), each distributed as round(s Z), Z standard normal.
 
     Args:
-        size: how many.
-        s: a whole number from 1 to MOST.
-        fresh: returns the asked number of new random words of 64 bits.
+        size: number of draws.
+        s: whole number from 1 to MOST.
+        fresh: returns the given number of new random words of 64 bits.
 
     Raises:
         ValueError: s is out of range.
@@ -143,17 +153,17 @@ def normals(size: int, s: int, fresh: Callable[[int], Words]) -> Whole:
     out = np.empty(size, dtype=np.int64)
     words, place, at = fresh(18 * size + 64), 0, 0
     while True:
-        state, place, at = loops.fill(out, place, words, at, s)
+        state, place, at = loops.fill_normals(out, place, words, at, s)
         if state == loops.DONE:
             return out
         if state == loops.TIE:
             draw = Slow(iter(words[at:].tolist()), lambda: int(fresh(1)[0]))
             out[place] = draw.value(s)
             place, at = place + 1, at + draw.used
-        # A draw goes on with the words it has had: starting anew would favour draws that need few.
+        # An unfinished draw keeps its words: starting again would favour draws that need few words.
         words, at = np.concatenate([words[at:], fresh(1024 + 18 * (size - place))]), 0
 
 
 def system_words(count: int) -> Words:
-    """Words from the system's cryptographic generator, which knows of forks and of threads."""
+    """Return words of the system's cryptographic generator, safe with forks and threads."""
     return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)

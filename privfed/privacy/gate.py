@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from privfed.foundation.linalg import Array
-from privfed.privacy.accounting import GaussianRelease, Selection
+from privfed.privacy.accounting import GaussianRelease, SelectionRelease
 from privfed.privacy.bounds import Bound
 from privfed.privacy.ledger import Ledger
 from privfed.privacy.noise import NoiseSource
@@ -93,7 +93,9 @@ class NoiseGate:
         """
         sensitivity = bound.sensitivity(self.ledger.budget.neighbouring)
         rate = epsilon / sensitivity
-        self.ledger.charge(Selection(name, round, total.size, bound.radius, sensitivity, rate))
+        self.ledger.charge(
+            SelectionRelease(name, round, total.size, bound.radius, sensitivity, rate)
+        )
         if math.isinf(rate):
             return int(np.argmax(total))
         return self.source.choice(rate * (total - np.max(total)), name, round)

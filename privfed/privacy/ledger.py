@@ -1,4 +1,4 @@
-"""The ledger: every release is written down before it leaves, and refused when the budget does not hold it."""
+"""Ledger of releases: each release is recorded before it leaves, or refused if over budget."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from privfed.privacy.accounting import (
     GaussianRelease,
     Price,
     Release,
-    Selection,
+    SelectionRelease,
     composed,
     gaussian_mu,
     prices,
@@ -33,7 +33,13 @@ EPSILONS = "must be a positive number between 1e-6 and 1e6, or inf for no privac
 
 @dataclass(frozen=True)
 class Budget:
-    """The total that everything released together may cost."""
+    """Upper limit on the total cost of all releases together.
+
+    Attributes:
+        epsilon: from 1e-6 to 1e6, or infinite for no privacy.
+        delta: from 0 (pure privacy) to below 1.
+        neighbouring: neighbouring relation, one of RELATIONS.
+    """
 
     epsilon: float
     delta: float
@@ -51,26 +57,39 @@ class Budget:
 
     @property
     def mu(self) -> float:
-        """The Gaussian budget; a hair below the exact value, so that rounding never refuses the last release."""
+        """Return the Gaussian budget.
+
+        It is scaled by 1 - 1e-9 so that rounding cannot push the last release over budget.
+        """
         return gaussian_mu(self.epsilon, self.delta) * (1 - 1e-9)
 
 
 class Ledger:
-    """An append-only account of releases, one JSON line each, flushed to disk before the release may be used."""
+    """Append-only account of releases.
+
+    Each release is one JSON line, written to disk before the release may be used.
+    """
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
         self.releases: list[Release] = []
         self._paid = Counter[Price]()
         self._made: set[tuple[str, int]] = set()
-        """What all of them cost, and the names and rounds of all."""
+        """Names and rounds of all releases; `_paid` counts them per price."""
         self._file: TextIO | None = None
         self._expected: list[Release] = []
         self._links = [linked("", asdict(budget))]
-        """Hashes of the budget and of all lines up to each; every line carries its own, so that none can be changed."""
+        """Hashes of the budget and of all lines up to each line.
+
+        Every line carries its own hash, so that no line can be changed unnoticed.
+        """
 
     def open(self, path: Path) -> None:
-        """Write to this file from now on; a ledger is never continued or overwritten by another run."""
+        """Write to the file at `path` from now on.
+
+        Raises:
+            ConfigError: the file has the ledger of another run, or another process writes to it.
+        """
         file = locked(path)
         if path.stat().st_size:
             file.close()
@@ -78,22 +97,39 @@ class Ledger:
         self._file = file
 
     def reopen(self, path: Path, known: int, chain: str = "") -> list[Release]:
-        """Go on with the ledger of an interrupted run, all of it spent. Returns the releases after the first `known` ones.
+        """Continue the ledger of an interrupted run; everything in it counts as spent.
 
-        chain: the link of the last known release; a ledger that was cut, edited or exchanged does not have it there.
+        Args:
+            path: file of the ledger.
+            known: number of releases that the caller knows.
+            chain: hash of the last known release; a ledger that was cut, edited or exchanged does
+                not have it there.
+
+        Returns:
+            The releases after the first `known` ones.
+
+        Raises:
+            ConfigError: the file is not the ledger of these releases.
         """
         self._file = locked(path)
-        self._file.truncate(
-            self.verify(path)
-        )  # a line cut off in the middle: its release was never let out
+        # An incomplete line is dropped: its release never left.
+        self._file.truncate(self.verify(path))
         if len(self.releases) < known or (chain and self._links[known] != chain):
             raise ConfigError(
-                f"{path}: is not the ledger of the {known} releases that were made; it was cut or exchanged"
+                f"{path}: is not the ledger of the {known} releases that were made; it was cut or "
+                "exchanged"
             )
         return self.releases[known:]
 
     def verify(self, path: Path) -> int:
-        """Read all releases of a file, each line checked against those before it. Returns the length of the whole lines."""
+        """Read all releases of a file, and check each line against the lines before it.
+
+        Returns:
+            The length of all complete lines, in bytes.
+
+        Raises:
+            ConfigError: the file cannot be read, or a line was changed.
+        """
         try:
             content = path.read_bytes()
         except OSError as error:
@@ -104,7 +140,7 @@ class Ledger:
         return whole
 
     def _read(self, path: Path, number: int, text: bytes) -> Release:
-        """The release of one line, if the line follows from those before it."""
+        """Return the release of one line if the line follows from the lines before it."""
         try:
             line = json.loads(text)
             link = line.pop("chain")
@@ -114,41 +150,46 @@ class Ledger:
         self._links.append(linked(self._links[-1], line))
         if link != self._links[-1]:
             raise ConfigError(
-                f"{path}: line {number} was changed after it was written, or a line before it is missing"
+                f"{path}: line {number} was changed after it was written, or a line before it is "
+                "missing"
             )
         return release
 
     def expect(self, releases: Sequence[Release]) -> None:
-        """These, the last ones, were written by a run that was stopped: the same release with the same noise comes again."""
+        """Announce that the last releases will be repeated with the same noise.
+
+        Args:
+            releases: releases that an interrupted run wrote last; they are not charged again.
+        """
         self._expected = list(releases)
         known = self.releases[: len(self.releases) - len(self._expected)]
         self.releases, self._paid, self._made = [], Counter(), set()
         self._note(*known)
 
     def _note(self, *releases: Release) -> None:
-        """These were made."""
+        """Count releases as made."""
         self.releases += releases
         self._paid += prices(releases)
         self._made |= {(release.name, release.round) for release in releases}
 
     @property
     def chain(self) -> str:
-        """The link of the last release, where there is a file."""
+        """Return the hash of the last release; it covers all earlier lines of the file."""
         return self._links[min(len(self.releases), len(self._links) - 1)]
 
     @property
     def epsilon(self) -> float:
-        """Spent so far at the budget's delta."""
+        """Return the epsilon spent so far, at the budget's delta."""
         return composed(self._paid, self.budget.delta, self.budget.neighbouring != ADD_REMOVE)
 
     @property
     def delta(self) -> float:
-        """The delta of what was spent: 0 when only pure mechanisms were used."""
+        """Return the delta of the releases so far: 0 if only pure mechanisms were used."""
         pure = self.releases and all(release.mu == 0 for release in self.releases)
         return 0.0 if pure else self.budget.delta
 
     def epsilon_under(self, neighbouring: str) -> float:
-        """What the same releases cost under another neighbouring relation."""
+        """Return the cost of the same releases under another neighbouring relation."""
         here, there = influence(self.budget.neighbouring), influence(neighbouring)
         moved = (
             replace(r, sensitivity=r.sensitivity + (there - here) * r.clip) for r in self.releases
@@ -156,27 +197,45 @@ class Ledger:
         return total_epsilon(moved, self.budget.delta, neighbouring != ADD_REMOVE)
 
     def check(self, costs: Sequence[Cost], what: str) -> None:
-        """Refuse, before any data is touched, what the budget cannot hold on top of what is spent."""
+        """Refuse releases that exceed the budget, before any data are used.
+
+        Args:
+            costs: costs on top of what is spent.
+            what: name of the releases in the message.
+
+        Raises:
+            BudgetError: the total would exceed the budget.
+        """
         epsilon = composed(
             self._paid + prices(costs), self.budget.delta, self.budget.neighbouring != ADD_REMOVE
         )
         if epsilon > self.budget.epsilon:
             raise BudgetError(
-                f"privacy budget refused: {what} would bring the total to epsilon={epsilon:.4g}, the budget is "
-                f"epsilon={self.budget.epsilon:g} at delta={self.budget.delta:g} ({self.budget.neighbouring}); "
-                "nothing was released. Raise eps or privacy.noise_multiplier, or ask for fewer rounds"
+                f"privacy budget refused: {what} would bring the total to epsilon={epsilon:.4g}, "
+                "the budget is "
+                f"epsilon={self.budget.epsilon:g} at delta={self.budget.delta:g} "
+                f"({self.budget.neighbouring}); "
+                "nothing was released. Raise eps or privacy.noise_multiplier, or ask for fewer "
+                "rounds"
             )
 
     def charge(self, release: Release) -> None:
-        """Write the release down; when this returns, it may leave."""
+        """Record a release; it may leave once this method has returned.
+
+        Raises:
+            BudgetError: the release would exceed the budget.
+            PrivfedError: the release was made before, or is not the one that has to be repeated.
+        """
         if (release.name, release.round) in self._made:
             raise PrivfedError(
-                f"{release.name} was released in round {release.round} already; noise is never used twice"
+                f"{release.name} was released in round {release.round} already; noise is never "
+                "used twice"
             )
         if self._expected:
             if release != self._expected[0]:
                 raise PrivfedError(
-                    f"the ledger's release {len(self.releases) + 1} is not the one that was to be repeated"
+                    f"the ledger's release {len(self.releases) + 1} is not the one that was to be "
+                    "repeated"
                 )
             self._note(self._expected.pop(0))
             return
@@ -201,13 +260,17 @@ class Ledger:
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Give the file free; nothing more can be released into it."""
+        """Close the file; nothing more can be released into it."""
         if self._file is not None:
             self._file.close()
 
 
 def locked(path: Path) -> TextIO:
-    """The file, open for appending by this process alone."""
+    """Return the file, open for appending and locked by this process.
+
+    Raises:
+        ConfigError: another process has locked it.
+    """
     file = path.open("a", encoding="utf-8")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -220,14 +283,14 @@ def locked(path: Path) -> TextIO:
 
 
 def linked(before: str, entry: dict[str, Any]) -> str:
-    """The hash that ties an entry to what came before it."""
+    """Return the hash of an entry together with the hash `before` it."""
     text = json.dumps({key: plain(value) for key, value in entry.items()}, sort_keys=True)
     return hashlib.sha256(f"{before}\n{text}".encode()).hexdigest()
 
 
 def read_release(line: dict[str, Any]) -> Release:
-    """The release that a line of a ledger tells of."""
-    kinds: tuple[Any, ...] = (GaussianRelease, Selection)
+    """Return the release that a line of a ledger describes."""
+    kinds: tuple[Any, ...] = (GaussianRelease, SelectionRelease)
     kind = next(kind for kind in kinds if kind.mechanism == line["mechanism"])
     values = {field.name: line[field.name] for field in fields(kind)}
     release: Release = kind(
@@ -237,5 +300,5 @@ def read_release(line: dict[str, Any]) -> Release:
 
 
 def plain(value: object) -> object:
-    """JSON knows no infinity: a run without noise says "inf"."""
+    """Return `value`, or "inf" for an infinite float, since JSON has no infinity."""
     return "inf" if isinstance(value, float) and math.isinf(value) else value

@@ -1,4 +1,4 @@
-"""Where random numbers for privacy come from: seeded for simulations that others can repeat, or exact and unpredictable."""
+"""Sources of random numbers for privacy: seeded (repeatable) or exact and unpredictable."""
 
 from __future__ import annotations
 
@@ -14,23 +14,36 @@ from privfed.privacy.exact_sampling import Whole
 
 
 class NoiseSource(Protocol):
-    """A source of Gaussian noise on whole numbers and of random choices."""
+    """Source of Gaussian noise on whole numbers and of random choices."""
 
     name: str
     repeatable: bool
-    """Whether the same release gets the same numbers when it is made again."""
+    """Whether a release that is made again gets the same numbers."""
 
     def normal(self, size: int, s: int, name: str, round: int) -> Whole:
-        """Fresh whole numbers (size,) distributed as round(s Z), Z standard normal, for the release (name, round)."""
+        """Draw whole numbers (size,) distributed as round(s Z), Z standard normal.
+
+        Args:
+            size: number of draws.
+            s: standard deviation, a positive whole number.
+            name: name of the release.
+            round: round of the release.
+        """
         ...
 
     def choice(self, exponents: Array, name: str, round: int) -> int:
-        """An index with probability proportional to exp(exponents), exponents (C,) being at most 0."""
+        """Draw an index with probability proportional to exp(exponents).
+
+        Args:
+            exponents: numbers of at most 0, (C,).
+            name: name of the release.
+            round: round of the release.
+        """
         ...
 
 
 class SeededNoise:
-    """Repeatable noise: whoever knows the seed can subtract it, so it protects nobody outside a simulation."""
+    """Repeatable noise, for simulations only: anyone who knows the seed can subtract it."""
 
     name, repeatable = "seeded", True
 
@@ -38,13 +51,16 @@ class SeededNoise:
         self.seed = seed
 
     def normal(self, size: int, s: int, name: str, round: int) -> Whole:
-        """The same numbers for the same (seed, name, round)."""
+        """See :class:`NoiseSource`; the same (seed, name, round) gives the same numbers."""
         return np.rint(s * generator(self.seed, "noise", name, round).standard_normal(size)).astype(
             np.int64
         )
 
     def choice(self, exponents: Array, name: str, round: int) -> int:
-        """The same choice for the same (seed, name, round): the largest exponent plus Gumbel number."""
+        """See :class:`NoiseSource`; the same (seed, name, round) gives the same choice.
+
+        It is the largest exponent plus Gumbel noise.
+        """
         return int(
             np.argmax(
                 exponents + generator(self.seed, "noise", name, round).gumbel(size=len(exponents))
@@ -53,7 +69,7 @@ class SeededNoise:
 
 
 class DiscreteNoise:
-    """Exact draws from the operating system's cryptographic generator, fresh at every call, in every process."""
+    """Exact draws from the operating system's cryptographic generator, fresh at every call."""
 
     name, repeatable = "discrete", False
 
@@ -67,7 +83,16 @@ class DiscreteNoise:
 
 
 def noise_source(kind: str, seed: int, simulated: bool = True) -> NoiseSource:
-    """The source named by ``privacy.noise``; auto is seeded in simulations and discrete wherever real users take part."""
+    """Return the source named by `privacy.noise`.
+
+    Args:
+        kind: auto, seeded or discrete; auto is seeded in simulations and discrete for real users.
+        seed: seed of the run.
+        simulated: whether all users are simulated.
+
+    Raises:
+        ConfigError: the name is unknown, or noise for real users would be seeded.
+    """
     if kind == SeededNoise.name and not simulated:
         raise ConfigError.of(
             "privacy.noise",

@@ -30,7 +30,7 @@ CLIP_NORM = ClipNorm()
 
 @dataclass(frozen=True)
 class PrivacySettings:
-    """How privacy is bought.
+    """How the privacy budget is used.
 
     Shares are of mu^2, the quantity that adds up over releases. `clip_share` goes to private clip
     norms, if any clip norm is `auto`. `init_share` of the rest goes to the initialiser.

@@ -1,8 +1,9 @@
-"""Releases with Poisson sampling: every user takes part with probability q, decided by a coin of its own.
+"""Releases with Poisson sampling: each user takes part with probability q, by its own coin.
 
-A user who is added or removed turns N(0, s^2) into the mixture (1-q) N(0, s^2) + q N(1, s^2), in units of the clip norm; one
-who is replaced, (1-q) N(0, s^2) + q N(1, s^2) into (1-q) N(0, s^2) + q N(-1, s^2). Unsampled releases join as one Gaussian. The
-privacy loss distributions are convolved by dp-accounting, rounded up: epsilon is never too small.
+In units of the clip norm, adding or removing a user turns N(0, s^2) into the mixture
+(1-q) N(0, s^2) + q N(1, s^2). Replacing a user turns (1-q) N(0, s^2) + q N(1, s^2) into
+(1-q) N(0, s^2) + q N(-1, s^2). Releases without sampling are included as one Gaussian. The privacy
+loss distributions are convolved by dp-accounting and rounded up: epsilon is never too small.
 """
 
 from __future__ import annotations
@@ -13,14 +14,24 @@ from functools import lru_cache
 from privfed.foundation.errors import ConfigError
 
 STEP = 1e-4
-"""Grid of the privacy loss of small releases."""
+"""Grid step of the privacy loss of small releases."""
 
 
 @lru_cache(maxsize=4096)
 def sampled_epsilon(
     mu: float, sampled: tuple[tuple[tuple[float, float], int], ...], delta: float, replaced: bool
 ) -> float:
-    """Epsilon at delta of a mu-Gaussian release (0: none) and sampled ones: ((mu, q), how many) each."""
+    """Return the epsilon at delta of a mu-Gaussian release together with sampled releases.
+
+    Args:
+        mu: cost of all releases without sampling; 0 if there are none.
+        sampled: ((mu, q), number of releases) per kind of sampled release.
+        delta: delta at which epsilon is stated.
+        replaced: whether neighbouring data sets replace a user, rather than add or remove one.
+
+    Raises:
+        ConfigError: dp-accounting is not installed.
+    """
     if math.isinf(mu) or delta == 0 or any(math.isinf(each) for (each, _), _ in sampled):
         return math.inf
     try:
@@ -28,19 +39,18 @@ def sampled_epsilon(
         from dp_accounting.privacy_accountant import NeighboringRelation
     except ImportError as error:
         raise ConfigError(
-            "Poisson sampling is accounted with dp-accounting; install it with pip install dp-accounting"
+            "Poisson sampling is accounted with dp-accounting; install it with pip install "
+            "dp-accounting"
         ) from error
     relation = (
         NeighboringRelation.REPLACE_ONE if replaced else NeighboringRelation.ADD_OR_REMOVE_ONE
     )
-    length = (
-        2.0 if replaced else 1.0
-    )  # of a user's influence, in clip norms; the library counts it by itself
+    # Influence of one user in clip norms; dp-accounting itself accounts for the factor 2.
+    length = 2.0 if replaced else 1.0
 
     largest = max([mu, *(each for (each, _), _ in sampled)])
-    step = STEP * max(
-        1.0, largest**2 / 2 + 8 * largest
-    )  # of losses that are spread wider, a wider grid tells as much
+    # For losses that are spread wider, a wider grid is as precise.
+    step = STEP * max(1.0, largest**2 / 2 + 8 * largest)
 
     def loss(each: float, q: float) -> pld.PrivacyLossDistribution:
         return pld.from_gaussian_mechanism(

@@ -1,1 +1,1 @@
-"""What a person sees of a run: files, console, pages, loggers."""
+"""Presentation of a run: files, console, pages, loggers."""

@@ -1,4 +1,4 @@
-"""What a person sees of an audit on the console: progress, and a summary in words."""
+"""Console output of an audit: progress, and a summary in words."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 from rich.progress import TextColumn
 
 from privfed.privacy.ledger import Budget
-from privfed.report.progress import PatientConsole, Watched, bar
+from privfed.report.progress import LiveDisplay, PatientConsole, bar
 
 Audit = dict[str, Any]
 METHODS = {"gaussian-fit": "Gaussian fit", "clopper-pearson": "Clopper-Pearson"}
 """Methods by their names in result.json."""
 
 
-class Progress(Watched):
-    """Show a bar with the time left on a terminal, and a few plain lines elsewhere.
+class AuditProgress(LiveDisplay):
+    """Shows a bar with the time left on a terminal, and a few plain lines elsewhere.
 
     Args:
         algo: Name of the audited algorithm.
         budget: What the audited run may spend.
         noise: Name of the source of noise.
         releases: Number of releases per run.
-        repetitions: How often both worlds are played.
+        repetitions: Number of repetitions.
         quiet: Show nothing.
     """
 
@@ -49,7 +49,7 @@ class Progress(Watched):
         )
 
     def done(self, repetitions: int) -> None:
-        """Show that `repetitions` of them are over."""
+        """Show that `repetitions` of them are done."""
         self.bar.update(self.task, completed=repetitions)
         share = repetitions / self.total
         if self.bar.disable and share >= self.told + 0.2 and share < 1:
@@ -61,8 +61,8 @@ class Progress(Watched):
             )
 
 
-def verdict(audit: Audit) -> str:
-    """Say in one sentence whether the claim is consistent with the audit."""
+def audit_verdict(audit: Audit) -> str:
+    """Return in one sentence whether the claim is consistent with the audit."""
     lower, claimed = f"{audit['epsilon_lower']:.4g}", f"{audit['epsilon_claimed']:.4g}"
     sure = f"{audit['confidence']:.4%}".rstrip("%").rstrip("0").rstrip(".") + "%"
     found = "consistent with the audit" if audit["consistent"] else "refuted"
@@ -70,8 +70,8 @@ def verdict(audit: Audit) -> str:
     return f"the claim of epsilon {claimed} is {found}: {bound}"
 
 
-def described(audit: Audit) -> list[tuple[str, str]]:
-    """Describe each lower bound in words, with its epsilon or the reason why it is not used."""
+def describe_bounds(audit: Audit) -> list[tuple[str, str]]:
+    """Return each lower bound in words, with its epsilon or the reason why it is not used."""
     if audit["kind"] == "one run":
         return [
             (
@@ -93,7 +93,7 @@ def described(audit: Audit) -> list[tuple[str, str]]:
 
 
 def effort(result: dict[str, Any]) -> str:
-    """Say how often the mechanism was played."""
+    """Return the numbers of repetitions and runs, in words."""
     audit = result["audit"]
     if audit["kind"] == "one run":
         return f"1 run with {audit['canaries']:,} canaries"
@@ -101,18 +101,18 @@ def effort(result: dict[str, Any]) -> str:
     return f"{audit['repetitions']:,} repetitions, {audit['runs']:,} runs of {releases} release(s)"
 
 
-def show_summary(result: dict[str, Any], folder: Path) -> None:
-    """Print what an audit found, in plain words.
+def show_audit_summary(result: dict[str, Any], folder: Path) -> None:
+    """Print the results of an audit.
 
     Args:
         result: Content of result.json, with its part "audit".
-        folder: Where the files of the audit are.
+        folder: Folder of the audit.
     """
     console, audit = PatientConsole(highlight=False), result["audit"]
     rows = [("claimed by the ledger", f"{audit['epsilon_claimed']:.4g}")]
     rows += [
         (f"at least, by {name}" if i == 0 else f"          by {name}", value)
-        for i, (name, value) in enumerate(described(audit))
+        for i, (name, value) in enumerate(describe_bounds(audit))
     ]
     width = max(len(name) for name, _ in rows)
     console.print(f"epsilon at delta {audit['delta']:g}, {result['privacy']['neighbouring']}:")
@@ -123,7 +123,7 @@ def show_summary(result: dict[str, Any], folder: Path) -> None:
             f"mu {audit['mu_claimed']:.4g} claimed, {audit['mu']:.4g} measured, "
             f"at least {audit['mu_lower']:.4g}"
         )
-    sentence = verdict(audit)
+    sentence = audit_verdict(audit)
     console.print(sentence[0].upper() + sentence[1:] + ".")
     console.print(f"{effort(result)}, {result['time']['total_s']:.1f} s in all.")
     console.print(

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from privfed.foundation.linalg import Array
-from privfed.report.audit_console import Audit, described, effort, verdict
+from privfed.report.audit_console import Audit, audit_verdict, describe_bounds, effort
 from privfed.report.charts import Series, histogram_chart, line_chart
-from privfed.report.templating import Figure, Page, Picture, Table, render
+from privfed.report.templating import Figure, Page, Picture, TextTable, render
 
 
 @dataclass(frozen=True)
 class Curves:
-    """What the pictures of an audit show: a statistic in two worlds, measured against the claim.
+    """Data of the charts of an audit: a statistic in two worlds, measured against the claim.
 
     Attributes:
         statistic: Name of the statistic.
@@ -45,27 +45,24 @@ class Curves:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditPage(Page):
-    """What audit.html lays out: verdict, lower bounds, charts (none for one run), configuration."""
+    """Content of audit.html: verdict, lower bounds, charts (none for one run), configuration."""
 
     verdict: str
-    bounds: Table
+    bounds: TextTable
     pictures: Sequence[Picture]
     config: str
 
 
 def audit_page(result: dict[str, Any], curves: Curves | None, config: str) -> str:
-    """Make the page of an audit.
+    """Return the HTML of the page of an audit.
 
     Args:
         result: Content of result.json, with its part "audit".
-        curves: What the pictures show; None for an audit of one run, which has no pictures.
+        curves: Data of the charts; None for an audit of one run, which has no charts.
         config: The configuration as YAML.
-
-    Returns:
-        The HTML of the page.
     """
     audit = result["audit"]
-    found, sentence = "consistent" if audit["consistent"] else "claim refuted", verdict(audit)
+    found, sentence = "consistent" if audit["consistent"] else "claim refuted", audit_verdict(audit)
     return render(
         "audit.html.md",
         AuditPage(
@@ -74,7 +71,7 @@ def audit_page(result: dict[str, Any], curves: Curves | None, config: str) -> st
             figures=_figures(result),
             versions=result["versions"],
             verdict=f"{sentence[0].upper()}{sentence[1:]}.",
-            bounds=Table(["lower bound", "epsilon"], described(audit)),
+            bounds=TextTable(["lower bound", "epsilon"], describe_bounds(audit)),
             pictures=[] if curves is None else [_trade_off(curves, audit), _values(curves)],
             config=config,
         ),

@@ -1,4 +1,4 @@
-"""Draw small charts as inline SVG, without a script, in the colours of the page's style sheet."""
+"""Small charts as inline SVG, without a script, in the colours of the page's style sheet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 14, 12, 44
 
 
 NARROW = 4.0
-"""Values within this factor of each other are not drawn on a logarithmic axis, nor from 0."""
+"""Values within this factor of each other are drawn on a linear axis that does not start at 0."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Series:
         name: Name in the legend.
         y: Heights of the points.
         x: Places of the points; empty for a level.
-        colour: A class of the style sheet; empty for a reference, which is dashed, and named where
-            it is drawn.
-        band: Lower and upper ends between which the line may lie, each as long as `y`.
+        colour: A class of the style sheet; empty for a reference, which is dashed and has its name
+            beside it.
+        band: Lower and upper ends of a band around the line, each as long as `y`.
         whiskers: The same, drawn as a whisker at each point.
     """
 
@@ -61,7 +61,7 @@ class Axis:
         return math.log10(value) if self.log else value
 
     def ticks(self) -> list[float]:
-        """Choose about five round values inside the range."""
+        """Return about five round values inside the range."""
         if self.log:
             first, last = (
                 math.ceil(math.log10(self.low) - 1e-9),
@@ -86,7 +86,7 @@ class Axis:
 def line_chart(
     series: Sequence[Series], x_label: str, y_label: str, log_y: bool = False, log_x: bool = False
 ) -> Markup:
-    """Draw lines over a common x axis, and levels.
+    """Return a chart of lines over a common x axis, and levels, with a legend.
 
     Args:
         series: Lines and levels; at least one of them has places on the x axis.
@@ -94,12 +94,10 @@ def line_chart(
         y_label: Name of the y axis.
         log_y: Logarithmic y axis, unless all values are within a factor of NARROW.
         log_x: Logarithmic x axis.
-
-    Returns:
-        The chart with its legend.
     """
     xs = [x for s in series for x in s.x]
-    if min(xs) == max(xs):  # one point stands in the middle
+    # A single point is drawn in the middle.
+    if min(xs) == max(xs):
         xs += [xs[0] / 2, xs[0] * 2] if log_x else [xs[0] - 1, xs[0] + 1]
     tops = [
         y
@@ -128,7 +126,8 @@ def line_chart(
         )
     else:
         low, high = 0.0, (max(ys, default=0.0) or 1.0) * 1.08
-    edge = 12 if any(s.whiskers for s in series) else 0  # whiskers need room
+    # Whiskers need room at both ends.
+    edge = 12 if any(s.whiskers for s in series) else 0
     across = Axis(min(xs), max(xs), LEFT + edge, WIDTH - RIGHT - edge, log_x)
     up = Axis(low, high, HEIGHT - BOTTOM, TOP, log_y)
     parts = [_frame(across, up, x_label, y_label)]
@@ -162,7 +161,7 @@ def line_chart(
 def histogram_chart(
     edges: Sequence[float], counts: Sequence[Series], x_label: str, y_label: str, log: bool
 ) -> Markup:
-    """Draw histograms over each other.
+    """Return a chart of histograms over each other, with a legend.
 
     Args:
         edges: Edges of the bins, one more than there are counts.
@@ -170,9 +169,6 @@ def histogram_chart(
         x_label: Name of the x axis.
         y_label: Name of the y axis.
         log: Logarithmic x axis; `edges` are then decimal logarithms.
-
-    Returns:
-        The chart with its legend.
     """
     values = [10.0**edge for edge in edges] if log else list(edges)
     used = [i for s in counts for i, c in enumerate(s.y) if c > 0]
@@ -191,15 +187,12 @@ def histogram_chart(
 
 
 def heat_map(values: NDArray[np.int64], x_label: str, y_label: str) -> Markup:
-    """Draw one box per value, the darker the larger.
+    """Return a chart with one box per value; larger values are darker.
 
     Args:
         values: Numbers of at least 0, shape (rows, columns); the first row is the lowest.
         x_label: What a column is.
         y_label: What a row is.
-
-    Returns:
-        The chart.
     """
     rows, columns = values.shape
     across = Axis(0, columns, LEFT, WIDTH - RIGHT)
@@ -218,10 +211,10 @@ def heat_map(values: NDArray[np.int64], x_label: str, y_label: str) -> Markup:
 
 
 def _name(reference: Series, share: float, across: Axis, up: Axis) -> str:
-    """Write the name of a reference beside it.
+    """Return the name of a reference, to be drawn beside it.
 
-    References may be close to each other, so their names stand side by side. They start on the
-    right, where lines are mostly far away.
+    References may be close to each other, so their names are side by side. They start on the right,
+    where lines are mostly far away.
     """
     end = WIDTH - RIGHT - 2 - share * (WIDTH - LEFT - RIGHT)
     nearest = min(
@@ -274,7 +267,7 @@ def _number(value: float, log: bool) -> str:
 
 
 def _svg(parts: Sequence[str], title: str) -> Markup:
-    """Put parts, whose texts are escaped already, into a drawing."""
+    """Return a drawing of parts whose texts are escaped already."""
     head = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">'
     return Markup(f"{head}{''.join(parts)}</svg>")
 

@@ -1,4 +1,4 @@
-"""The charts of a comparison of runs: error against epsilon, error after every step, gains."""
+"""Charts of a comparison of runs: error against epsilon, error after every step, gains."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from statistics import fmean
 from privfed.data.error_tally import RATIOS
 from privfed.report.charts import Series, line_chart
 from privfed.report.gain_chart import gain_label
-from privfed.report.past_runs import Setting, in_words, spread
+from privfed.report.past_runs import Setting, settings_in_words, spread
 from privfed.report.templating import Picture
 from privfed.report.wording import error_in_words, error_of
 
@@ -25,17 +25,17 @@ LEVELS = {
 
 
 def _lines(settings: Sequence[Setting]) -> dict[str, list[Setting]]:
-    """Group the settings that are points of one line, by the line's name."""
+    """Return the settings that are points of one line, by the line's name."""
     lines: dict[str, list[Setting]] = {}
     for setting in settings:
-        lines.setdefault(in_words(setting.line) or setting.runs[0].result["algo"], []).append(
-            setting
-        )
+        lines.setdefault(
+            settings_in_words(setting.line) or setting.runs[0].result["algo"], []
+        ).append(setting)
     return lines
 
 
 def _places(settings: Sequence[Setting]) -> tuple[str, dict[Setting, float]]:
-    """Choose the x axis: epsilon, or the one number in which the settings differ.
+    """Return the x axis: epsilon, or the one number in which the settings differ.
 
     Args:
         settings: Settings that are drawn in one chart.
@@ -58,11 +58,11 @@ def _is_number(value: object) -> bool:
 
 
 def error_picture(settings: Sequence[Setting]) -> Picture | None:
-    """Draw the error against epsilon, or against the one number that is varied instead.
+    """Return a chart of the error against epsilon, or against the one number that varies.
 
     Args:
-        settings: Settings whose errors are of the same kind; those that differ in nothing but their
-            place on the x axis are points of one line.
+        settings: Settings whose errors are of the same kind; those that differ only in their place
+            on the x axis are points of one line.
 
     Returns:
         The picture; None if no setting has a place on the x axis.
@@ -81,8 +81,8 @@ def error_picture(settings: Sequence[Setting]) -> Picture | None:
             low, high = ([s.error + sign * (s.spread or 0.0) for s in points] for sign in (-1, 1))
             x = [places[s] for s in points]
             series.append(Series(name, [s.error for s in points], x, colour, whiskers=(low, high)))
-        # A setting that spends nothing, or has no privacy, is a level: its error is mostly the same
-        # for every budget.
+        # A setting that spends nothing, or has no privacy, is a level, since its error is mostly
+        # the same for every budget.
         without = {f"{s.error:.3g}": s.name if points else name for s in members if s not in places}
         apart += [
             Series(f"{words} (dashed)", [float(error)], colour=colour)
@@ -105,13 +105,13 @@ def error_picture(settings: Sequence[Setting]) -> Picture | None:
 
 
 def _error(settings: Sequence[Setting]) -> tuple[str, bool]:
-    """Name the error of these settings, and say whether its scale is logarithmic."""
+    """Return the name of the settings' error, and whether its scale is logarithmic."""
     result = settings[0].runs[0].result
     return error_in_words(result), error_of(result["metrics"]) != "risk"
 
 
 def _references(settings: Sequence[Setting], places: dict[Setting, float]) -> list[Series]:
-    """Draw the predictors that the settings are compared with, each without a colour.
+    """Return the predictors that the settings are compared with, each without a colour.
 
     Args:
         settings: Settings that are drawn in one chart.
@@ -119,7 +119,7 @@ def _references(settings: Sequence[Setting], places: dict[Setting, float]) -> li
 
     Returns:
         A level per predictor whose error is the same everywhere, within 20%; a line if it is the
-        same for all settings at one place; nothing for a predictor that differs there.
+            same for all settings at one place; nothing for a predictor that differs there.
     """
     found = []
     for end, words in LEVELS.items():
@@ -139,13 +139,13 @@ def _references(settings: Sequence[Setting], places: dict[Setting, float]) -> li
 
 
 def convergence_picture(settings: Sequence[Setting]) -> Picture | None:
-    """Draw the error after every step, one curve per setting.
+    """Return a chart of the error after every step, with one curve per setting.
 
     Args:
         settings: Settings whose errors are of the same kind.
 
     Returns:
-        The picture; None if no setting was judged after several steps.
+        The picture; None if no setting was evaluated after several steps.
     """
     error, (y_label, log) = error_of(settings[0].runs[0].result["metrics"]), _error(settings)
     series: list[Series] = []
@@ -176,13 +176,13 @@ def convergence_picture(settings: Sequence[Setting]) -> Picture | None:
 
 
 def gains_picture(settings: Sequence[Setting]) -> Picture | None:
-    """Draw the share of users by their gain over learning alone, one curve per setting.
+    """Return a chart of users by their gain over learning alone, with one curve per setting.
 
     Args:
         settings: Settings whose errors are of the same kind.
 
     Returns:
-        The picture, over all seeds of each setting; None if gains were counted in no run.
+        The picture, over all seeds of each setting; None if no run counted gains.
     """
     series: list[Series] = []
     ratio = error_of(settings[0].runs[0].result["metrics"]) != "risk"
@@ -206,20 +206,20 @@ def gains_picture(settings: Sequence[Setting]) -> Picture | None:
 
 
 def _shown_curves(settings: Sequence[Setting]) -> Sequence[Setting]:
-    """Choose at most one setting per colour.
+    """Return at most one setting per colour.
 
     Args:
         settings: Settings whose errors are of the same kind.
 
     Returns:
-        All settings if there are enough colours; otherwise those of one budget, namely of the
-        middle one among the budgets with most settings.
+        All settings if there are enough colours; otherwise those of one budget: the middle one
+            among the budgets with most settings.
     """
     if len(settings) <= len(COLOURS):
         return settings
     budgets: dict[str, list[Setting]] = {}
     for setting in settings:
-        budgets.setdefault(in_words(setting.budget), []).append(setting)
+        budgets.setdefault(settings_in_words(setting.budget), []).append(setting)
     by_size = sorted(budgets.values(), key=len)
     most = [members for members in by_size if len(members) == len(by_size[-1])]
     return most[len(most) // 2][: len(COLOURS)]

@@ -1,4 +1,4 @@
-"""The page that compares several runs: errors, convergence, budgets, guarantees and settings."""
+"""Page that compares several runs: errors, convergence, budgets, guarantees and settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from privfed.report.comparison_charts import (
     gains_picture,
 )
 from privfed.report.past_runs import Run, Setting, differing, settings_of, shown
-from privfed.report.templating import Figure, Page, Picture, Table, render
+from privfed.report.templating import Figure, Page, Picture, TextTable, render
 from privfed.report.wording import error_in_words
 
 SEVERAL = (
@@ -35,7 +35,17 @@ SEVERAL = (
 
 @dataclass(frozen=True)
 class RunLine:
-    """One line of the table of all runs; report: the address of the run's page, or empty."""
+    """One line of the table of all runs.
+
+    Attributes:
+        folder: Folder of the run.
+        report: Address of the run's page; may be empty.
+        setting: Name of the setting.
+        seed: Seed.
+        error: Error.
+        epsilon: Epsilon spent.
+        time: Time taken.
+    """
 
     folder: str
     report: str
@@ -48,7 +58,7 @@ class RunLine:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonPage(Page):
-    """What comparison.html lays out.
+    """Content of comparison.html.
 
     Attributes:
         pictures: Charts, in the order in which they are shown.
@@ -62,25 +72,22 @@ class ComparisonPage(Page):
     """
 
     pictures: Sequence[Picture]
-    settings: Table
+    settings: TextTable
     budgets: Mapping[str, Mapping[str, float]]
     colours: Mapping[str, str]
     guarantees: Mapping[str, Sequence[str]]
     warning: str
-    differences: Table | None
+    differences: TextTable | None
     runs: Sequence[RunLine]
 
 
 def comparison_page(runs: Sequence[Run], folder: Path, title: str = "") -> str:
-    """Make the page that compares runs.
+    """Return the HTML of the page that compares runs.
 
     Args:
         runs: At least one finished run.
-        folder: Where the page will be kept; links to the runs' own pages are relative to it.
+        folder: Folder of the page; links to the runs' own pages are relative to it.
         title: First words of the heading.
-
-    Returns:
-        The HTML of the page.
     """
     settings = settings_of(runs)
     budgets = {s.name: shares for s in settings if (shares := budget_shares(s.runs[0]))}
@@ -109,7 +116,7 @@ def comparison_page(runs: Sequence[Run], folder: Path, title: str = "") -> str:
 
 
 def add_up(runs: Sequence[Run]) -> bool:
-    """Whether several of the runs have noise that cannot be repeated, as real users get it."""
+    """Return whether several of the runs have noise that cannot be repeated, as for real users."""
     real = [
         run
         for run in runs
@@ -119,21 +126,21 @@ def add_up(runs: Sequence[Run]) -> bool:
 
 
 def mean_and_spread(setting: Setting) -> str:
-    """Write the mean error and its standard deviation over seeds, as `0.00129 ± 2e-05`."""
+    """Return the mean error and its standard deviation over seeds, as `0.00129 ± 2e-05`."""
     if math.isnan(setting.error):
         return "-"
     return f"{setting.error:.4g}" + ("" if setting.spread is None else f" ± {setting.spread:.2g}")
 
 
 def budget_shares(run: Run) -> dict[str, float]:
-    """Divide the cost of one user by kind of release.
+    """Return the share of each kind of release in the cost of one user.
 
     Args:
         run: A finished run.
 
     Returns:
-        The share of each kind of release; empty if nothing was spent, if the cost is infinite, or
-        if there is no ledger that can be read.
+        The shares by name of the release; empty if nothing was spent, if the cost is infinite, or
+            if no ledger can be read.
     """
     ledger = Ledger(Budget(run.config["eps"], run.config["delta"], run.config["neighbouring"]))
     try:
@@ -164,7 +171,7 @@ def _figures(settings: Sequence[Setting]) -> list[Figure]:
 
 
 def _pictures(settings: Sequence[Setting]) -> list[Picture]:
-    """Draw settings whose errors are of the same kind together."""
+    """Return charts; settings whose errors are of the same kind share a chart."""
     kinds: dict[str, list[Setting]] = {}
     for setting in settings:
         if not math.isnan(setting.error):
@@ -177,7 +184,7 @@ def _pictures(settings: Sequence[Setting]) -> list[Picture]:
     ]
 
 
-def _settings(settings: Sequence[Setting]) -> Table:
+def _settings(settings: Sequence[Setting]) -> TextTable:
     ends = [
         end for end in LEVELS if any(run.rival(end) is not None for s in settings for run in s.runs)
     ]
@@ -189,11 +196,11 @@ def _settings(settings: Sequence[Setting]) -> Table:
         means = [f"{fmean(values):.4g}" if values else "" for values in rivals]
         rows.append([s.name, str(len(s.runs)), mean_and_spread(s), f"{s.epsilon:.4g}", *means])
     head = ["setting", "seeds", "error", "epsilon spent", *(LEVELS[end] for end in ends)]
-    return Table(head, rows)
+    return TextTable(head, rows)
 
 
 def _guarantees(settings: Sequence[Setting]) -> dict[str, list[str]]:
-    """Say what each setting guarantees, by the run that spent most."""
+    """Return the settings by the guarantee of their run that spent most."""
     said: dict[str, list[str]] = {}
     for setting in settings:
         most = max(setting.runs, key=lambda run: run.epsilon)
@@ -201,13 +208,13 @@ def _guarantees(settings: Sequence[Setting]) -> dict[str, list[str]]:
     return said
 
 
-def _differences(settings: Sequence[Setting]) -> Table | None:
+def _differences(settings: Sequence[Setting]) -> TextTable | None:
     rows = [
         [key, *(shown(setting.runs[0].config.get(key, "-")) for setting in settings)]
         for key in differing(settings)
     ]
     head = ["key", *(setting.name for setting in settings)]
-    return Table(head, rows, text_columns=len(head)) if rows else None
+    return TextTable(head, rows, text_columns=len(head)) if rows else None
 
 
 def _line(run: Run, setting: Setting, folder: Path) -> RunLine:

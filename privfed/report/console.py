@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on and when it is done."""
+"""Console output while a run goes on, and at its end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from privfed.foundation.atomic_files import write_atomically
 from privfed.privacy.accounting import Planned, paid_by_one_user
 from privfed.privacy.ledger import Budget
 from privfed.privacy.statement import guarantee_in_words
-from privfed.report.progress import PatientConsole, Watched, bar
+from privfed.report.progress import LiveDisplay, PatientConsole, bar
 from privfed.report.wording import (
     FIGURES,
     Row,
@@ -32,11 +32,11 @@ from privfed.report.wording import (
 )
 
 PATIENCE = 10.0
-"""Seconds after which whoever watches is told how long it may still take."""
+"""Seconds after which the remaining time is shown."""
 
 
 class RunView(Protocol):
-    """What the console shows of an experiment."""
+    """Part of an experiment that the console shows."""
 
     cfg: DictConfig
     data: DataSource
@@ -45,8 +45,13 @@ class RunView(Protocol):
     strategy: Any
 
 
-class Progress(Watched):
-    """A bar on a terminal, plain lines elsewhere."""
+class RunProgress(LiveDisplay):
+    """Shows a bar on a terminal, and plain lines elsewhere.
+
+    Args:
+        experiment: The experiment.
+        quiet: Show nothing.
+    """
 
     def __init__(self, experiment: RunView, quiet: bool = False) -> None:
         self.console = PatientConsole(quiet=quiet, highlight=False)
@@ -64,13 +69,15 @@ class Progress(Watched):
         self.task = self.bar.add_task("preparing", total=max(1, self.steps), words="")
         data = experiment.data
         self.console.print(
-            f"{experiment.cfg.algo.name}: {data.n:,} users on {len(experiment.nodes)} node(s), {data.examples}, "
-            f"epsilon {experiment.budget.epsilon:g}, delta {experiment.budget.delta:g}, {experiment.budget.neighbouring}",
+            f"{experiment.cfg.algo.name}: {data.n:,} users on {len(experiment.nodes)} node(s), "
+            f"{data.examples}, "
+            f"epsilon {experiment.budget.epsilon:g}, delta {experiment.budget.delta:g}, "
+            f"{experiment.budget.neighbouring}",
             soft_wrap=True,
         )
 
     def step(self, row: Row) -> None:
-        """One more step is done."""
+        """Show that one more step is done."""
         name = name_step(row, self.main, self.rounds)
         self.bar.update(
             self.task, advance=1, description=name, words=describe_step(row, short=True)
@@ -81,10 +88,11 @@ class Progress(Watched):
             )
 
     def _left(self, row: Row) -> str:
-        """How long the other steps may take, where that is worth saying and can be known.
+        """Return the remaining time in words; empty if it is short or unknown.
 
-        A task's first step may contain more than the task, and tasks differ: the time of a step is the
-        median of the task's later steps. Nothing is said while a task that is left has none.
+        The first step of a task may include preparations, and tasks differ. So the time of a step
+        is the median of the task's later steps. The result is empty as long as a remaining task has
+        none.
         """
         now = time.perf_counter()
         self.spent.setdefault(row["task"], []).append(now - self.before)
@@ -98,7 +106,12 @@ class Progress(Watched):
 
 
 def show_summary(result: Row, folder: Path) -> None:
-    """The end of a run, in plain words."""
+    """Print the results of a run.
+
+    Args:
+        result: Content of result.json.
+        folder: Folder of the run.
+    """
     console = PatientConsole(highlight=False)
     metrics = result["metrics"]
     if error_of(metrics):
@@ -129,12 +142,13 @@ def show_summary(result: Row, folder: Path) -> None:
     )
     also = ", schema.yaml" if (folder / "schema.yaml").exists() else ""
     console.print(
-        f"written to {folder}: result.json, report.html, model.npz, ledger.jsonl, rounds.csv, config.yaml{also}"
+        f"written to {folder}: result.json, report.html, model.npz, ledger.jsonl, rounds.csv, "
+        f"config.yaml{also}"
     )
 
 
 def show_table(cfg: DictConfig) -> None:
-    """How a table is understood; its schema is written where `out` says, to be edited and declared."""
+    """Print how a table is understood, and write its schema to the folder `out`, if given."""
     from privfed.data.tables.description import describe_table
     from privfed.data.tables.table_source import Table as TableSource
 
@@ -149,7 +163,7 @@ def show_table(cfg: DictConfig) -> None:
 
 
 def show_plan(experiment: RunView) -> None:
-    """The releases a run would make, and what each costs."""
+    """Print the planned releases of a run, and their costs."""
     table = Table(title="planned releases", title_justify="left")
     for column in ("release", "times", "cost each", "share of the budget"):
         table.add_column(column, justify="left" if column == "release" else "right")
@@ -179,5 +193,6 @@ def show_plan(experiment: RunView) -> None:
     console.print(table)
     budget = experiment.budget
     console.print(
-        f"budget: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {budget.neighbouring}; nothing was released"
+        f"budget: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {budget.neighbouring}; "
+        "nothing was released"
     )

@@ -1,4 +1,4 @@
-"""Who gains by a personal model, in a simulation on a table; marked as not private."""
+"""Users who gain by a personal model, in a simulation on a table; marked as not private."""
 
 from __future__ import annotations
 
@@ -9,20 +9,17 @@ import numpy as np
 from privfed.data.error_tally import RATIOS, SIZES
 from privfed.foundation.linalg import Array
 from privfed.report.charts import Series, histogram_chart
-from privfed.report.templating import Picture, Table
+from privfed.report.templating import Picture, TextTable
 from privfed.report.wording import error_of
 
 
 def gain_picture(counts: Array, by_size: Array | None, metrics: dict[str, Any]) -> Picture:
-    """Draw a histogram of gains over learning alone, with a table by number of rows.
+    """Return a histogram of gains over learning alone, with a table by number of rows.
 
     Args:
         counts: Users per bin of RATIOS, shape (bins,).
         by_size: See `size_table`; None leaves the table out.
         metrics: The metrics of the run's result.
-
-    Returns:
-        The picture with its note.
     """
     ratio = error_of(metrics) != "risk"
     series = [Series("users", list(counts), colour="c1")]
@@ -38,14 +35,14 @@ def gain_picture(counts: Array, by_size: Array | None, metrics: dict[str, Any]) 
 
 
 def gain_label(ratio: bool) -> str:
-    """Name what gains are measured in: a ratio of errors, or a difference of shares."""
+    """Return the name of the gain: a ratio of errors, or a difference of shares."""
     if ratio:
         return "error alone / error of the personal model"
     return "wrong answers alone, less those of the personal model"
 
 
-def size_table(by_size: Array) -> Table:
-    """Tabulate users by the number of rows they train with.
+def size_table(by_size: Array) -> TextTable:
+    """Return a table of users by the number of rows they train with.
 
     Args:
         by_size: Per class of SIZES, the number of users, the number of users who gain, and the sums
@@ -62,11 +59,11 @@ def size_table(by_size: Array) -> Table:
             continue
         means = f"{own / users:.4g}", f"{alone / users:.4g}"
         rows.append([_span(int(low), high), f"{users:,.0f}", f"{gain / users:.0%}", *means])
-    return Table(["rows a user trains with", "users", "who gain", "error", "alone"], rows)
+    return TextTable(["rows a user trains with", "users", "who gain", "error", "alone"], rows)
 
 
 def _span(low: int, high: float) -> str:
-    """Write the whole numbers from low to below high."""
+    """Return the whole numbers from `low` to below `high`, in words."""
     if high == low + 1:
         return f"{low:,}"
     return f"{low:,} or more" if np.isinf(high) else f"{low:,} to {int(high) - 1:,}"

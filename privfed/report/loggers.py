@@ -1,6 +1,7 @@
-"""Optional logbooks of a run: TensorBoard and MLflow. They get what rounds.csv and result.json hold, and nothing else.
+"""Optional logbooks of a run: TensorBoard and MLflow.
 
-Times are whole seconds: how long real users' data take is not to be read off.
+They get the content of rounds.csv and result.json, and nothing else. Times are whole seconds, since
+exact times would reveal something about real users' data.
 """
 
 from __future__ import annotations
@@ -24,7 +25,14 @@ from privfed.report.wording import Row
 
 
 class Logger:
-    """What a logbook offers; making one imports its package, so that a missing one is noticed before anything is done."""
+    """Base class of logbooks.
+
+    The constructor imports the package, so that a missing package is noticed before anything is
+    done.
+
+    Raises:
+        ConfigError: the package is missing.
+    """
 
     package = ""
 
@@ -39,17 +47,17 @@ class Logger:
             raise ConfigError.of("logger", name, allowed) from error
 
     def start(self, cfg: DictConfig, folder: Path) -> None:
-        """A run begins, or goes on, in this folder."""
+        """Record that a run begins, or continues, in this folder."""
 
     def step(self, row: Row) -> None:
-        """A step is done; row is its line of rounds.csv."""
+        """Record a step; `row` is its line of rounds.csv."""
 
     def end(self, result: Row) -> None:
-        """The run is done; result is its result.json."""
+        """Record the end of the run; `result` is its result.json."""
 
 
 class TensorBoard(Logger):
-    """Event files in tensorboard/ below the run's folder: tensorboard --logdir runs."""
+    """Writes event files to tensorboard/ in the run's folder: tensorboard --logdir runs."""
 
     package = "tensorboardX"
 
@@ -59,30 +67,34 @@ class TensorBoard(Logger):
         self.writer.add_text("config", f"```yaml\n{OmegaConf.to_yaml(cfg)}```", walltime=now())
 
     def step(self, row: Row) -> None:
-        """A point of every curve."""
+        """Add a point to every curve."""
         for name, value in numbers(row).items():
             self.writer.add_scalar(f"rounds/{name}", value, row["step"], walltime=now())
 
     def end(self, result: Row) -> None:
-        """The final numbers."""
+        """Add the final numbers."""
         for name, value in final(result).items():
             self.writer.add_scalar(f"result/{name}", value, result["rounds"], walltime=now())
         self.writer.close()
 
 
 class MLflow(Logger):
-    """A run in the store of MLFLOW_TRACKING_URI, or in mlruns beside the run's folder, which runs there share."""
+    """Writes a run to the store of MLFLOW_TRACKING_URI.
+
+    Without that variable, the store is mlruns beside the run's folder, shared by the runs there.
+    """
 
     package = "mlflow"
     EXPERIMENT = "privfed"
 
     def __init__(self) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # new versions want to be asked
+        # New versions of MLflow require consent to a file store.
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         super().__init__()
 
     def start(self, cfg: DictConfig, folder: Path) -> None:
-        """Begin a run with all settings as its parameters; a resumed one goes on."""
+        """Begin a run with all settings as its parameters, or continue a resumed one."""
         entities = importlib.import_module("mlflow.entities")
         self.metric = entities.Metric
         uri, store = os.environ.get("MLFLOW_TRACKING_URI"), folder.resolve().parent / "mlruns"
@@ -107,15 +119,16 @@ class MLflow(Logger):
         settings = OmegaConf.to_container(cfg)
         assert isinstance(settings, dict)
         parameters = [entities.Param(key, str(value)[:500]) for key, value in flat(settings)]
-        for i in range(0, len(parameters), 100):  # servers take no more at a time
+        # Servers accept at most 100 parameters at a time.
+        for i in range(0, len(parameters), 100):
             self.client.log_batch(self.run, params=parameters[i : i + 100])
 
     def step(self, row: Row) -> None:
-        """A point of every curve."""
+        """Add a point to every curve."""
         self._log(numbers(row), row["step"])
 
     def end(self, result: Row) -> None:
-        """The final numbers."""
+        """Add the final numbers."""
         self._log(
             {f"final_{name}": value for name, value in final(result).items()}, result["rounds"]
         )
@@ -130,21 +143,24 @@ KINDS: dict[str, type[Logger]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
 
 
 class Loggers:
-    """All that were chosen. One that fails is left out from then on, in one line: a run that has spent budget goes on."""
+    """All chosen logbooks.
+
+    A logbook that fails is dropped with a one-line message: a run that has spent budget goes on.
+    """
 
     def __init__(self, loggers: list[Logger]) -> None:
         self.loggers = loggers
 
     def start(self, cfg: DictConfig, folder: Path) -> None:
-        """A run begins."""
+        """See :class:`Logger`."""
         self._each(lambda logger: logger.start(cfg, folder))
 
     def step(self, row: Row) -> None:
-        """A step is done."""
+        """See :class:`Logger`."""
         self._each(lambda logger: logger.step(row))
 
     def end(self, result: Row) -> None:
-        """The run is done."""
+        """See :class:`Logger`."""
         self._each(lambda logger: logger.end(result))
 
     def _each(self, call: Callable[[Logger], None]) -> None:
@@ -155,13 +171,18 @@ class Loggers:
                 self.loggers.remove(logger)
                 why = " ".join(f"{type(error).__name__}: {error}".split())
                 print(
-                    f"privfed: logger={type(logger).__name__.lower()} stopped ({why}); the run goes on",
+                    f"privfed: logger={type(logger).__name__.lower()} stopped ({why}); the run "
+                    "goes on",
                     file=sys.stderr,
                 )
 
 
 def chosen(cfg: DictConfig) -> Loggers:
-    """What `logger` names: none, one, or a list of them."""
+    """Return the logbooks that the key `logger` names: none, one, or a list.
+
+    Raises:
+        ConfigError: a name is unknown, or a package is missing.
+    """
     given = cfg.get("logger")
     names = [] if given is None else list(given) if isinstance(given, ListConfig) else [given]
     for name in names:
@@ -171,31 +192,31 @@ def chosen(cfg: DictConfig) -> Loggers:
 
 
 def numbers(row: Row) -> dict[str, float]:
-    """The finite numbers of a step that rounds.csv holds, too."""
+    """Return the finite numbers of a step that are also in rounds.csv."""
     from privfed.report.run_files import COLUMNS
 
     return {key: float(row[key]) for key in COLUMNS if key != "step" and is_finite(row.get(key))}
 
 
 def final(result: Row) -> dict[str, float]:
-    """The finite numbers of a result."""
+    """Return the finite numbers of a result."""
     parts = {**result["metrics"], "epsilon": result["privacy"]["epsilon"], **result["time"]}
     return {key: float(value) for key, value in parts.items() if is_finite(value)}
 
 
 def is_finite(value: Any) -> bool:
-    """Whether it is a number that can be drawn."""
+    """Return whether a value is a finite number."""
     return isinstance(value, int | float) and math.isfinite(value)
 
 
 def now() -> int:
-    """Whole seconds since 1970."""
+    """Return whole seconds since 1970."""
     return int(time.time())
 
 
 @contextmanager
 def only_one(store: Path | None) -> Iterator[None]:
-    """One process at a time, where several share a store of files."""
+    """Let only one process at a time use a store of files; None means no limit."""
     if store is None:
         yield
         return

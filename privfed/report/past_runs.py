@@ -1,4 +1,4 @@
-"""Finished runs, read back from their folders, and what tells them apart."""
+"""Finished runs, read back from their folders, and the settings in which they differ."""
 
 from __future__ import annotations
 
@@ -15,21 +15,27 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from privfed.config.choices import GROUPS
-from privfed.config.stored import load
+from privfed.config.stored import load_config
 from privfed.foundation.errors import ConfigError
 from privfed.report.wording import Row, error_of
 
 SWEEP = "sweep.json"
-"""What was asked for in a sweep, in the sweep's folder."""
+"""File with the settings of a sweep, in the sweep's folder."""
 BUDGETS = ("eps", "privacy.noise_multiplier")
-"""What decides how much privacy is spent: runs that differ in it alone are points of one line."""
+"""Keys that decide how much privacy is spent; runs that differ only in them form one line."""
 UNIMPORTANT = ("seed", "out", "logger", "runtime")
-"""What leaves the expected error as it is, unless a sweep is about it."""
+"""Keys that do not change the expected error; ignored unless a sweep varies them."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run. config: the value of every dotted key, and the names of the chosen groups."""
+    """Finished run.
+
+    Attributes:
+        folder: Folder of the run.
+        result: Content of result.json.
+        config: Value of every dotted key, and names of the chosen groups.
+    """
 
     folder: Path
     result: Row
@@ -37,34 +43,40 @@ class Run:
 
     @property
     def error(self) -> float:
-        """Its error in the simulation; nan where nobody told any."""
+        """Return the error in the simulation; NaN if there is none."""
         return float(self.result["metrics"].get(error_of(self.result["metrics"]), math.nan))
 
     @property
     def epsilon(self) -> float:
-        """What it spent."""
+        """Return the epsilon spent."""
         return float(self.result["privacy"]["epsilon"])
 
     @cached_property
     def rows(self) -> list[Row]:
-        """Its steps."""
+        """Return the rows of rounds.csv."""
         return read_rows(self.folder)
 
     @cached_property
     def details(self) -> Row:
-        """The numbers behind its pictures, as far as they were kept."""
+        """Return the numbers behind the charts; empty if they were not kept."""
         path = self.folder / "details.json"
         return read_json(path) if path.exists() else {}
 
     def rival(self, name: str) -> float | None:
-        """The error of another predictor on the same users."""
+        """Return the error of another predictor on the same users; None if there is none."""
         value = self.result["metrics"].get(f"{error_of(self.result['metrics'])}_{name}")
         return None if value is None else float(value)
 
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """Runs that differ in nothing but their seeds. line: what tells it from others, but for the budget."""
+    """Runs that differ only in their seeds.
+
+    Attributes:
+        line: Values in which it differs from other settings, except for the budget.
+        budget: Values of the budget's keys in which it differs.
+        runs: The runs, by seed.
+    """
 
     line: dict[str, Any]
     budget: dict[str, Any]
@@ -72,45 +84,54 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """In words."""
-        return in_words(self.line | self.budget) or self.runs[0].result["algo"]
+        """Return the name of the setting."""
+        return settings_in_words(self.line | self.budget) or self.runs[0].result["algo"]
 
     @property
     def error(self) -> float:
-        """Mean over the seeds."""
+        """Return the mean error over the seeds."""
         return fmean(run.error for run in self.runs)
 
     @property
     def spread(self) -> float | None:
-        """Standard deviation over the seeds, where there are several."""
+        """Return the standard deviation over the seeds; None for one seed."""
         return spread(run.error for run in self.runs)
 
     @property
     def epsilon(self) -> float:
-        """The most that one of its runs spent."""
+        """Return the largest epsilon that a run spent."""
         return max(run.epsilon for run in self.runs)
 
 
 def spread(values: Iterable[float]) -> float | None:
-    """The standard deviation of several values, estimated from them."""
+    """Return the sample standard deviation; None for fewer than two values."""
     known = list(values)
     return stdev(known) if len(known) > 1 else None
 
 
-def in_words(settings: dict[str, Any]) -> str:
-    """`algo=fedrep, eps=1`."""
+def settings_in_words(settings: dict[str, Any]) -> str:
+    """Return settings as text, such as `algo=fedrep, eps=1`."""
     return ", ".join(f"{key}={shown(value)}" for key, value in settings.items())
 
 
 def shown(value: Any) -> str:
-    """A setting's value as one would write it."""
+    """Return a setting's value as it is written on the command line."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def find(paths: Sequence[Path]) -> list[Run]:
-    """The runs in these folders, or below them; audits and what a later run has replaced are left out."""
+    """Return the runs in these folders, or below them.
+
+    Audits, and runs that a later run replaced, are left out.
+
+    Args:
+        paths: Folders.
+
+    Raises:
+        ConfigError: a folder does not exist, or has no finished run.
+    """
     folders: dict[Path, Path] = {}
     for path in paths:
         if not path.is_dir():
@@ -128,7 +149,7 @@ def find(paths: Sequence[Path]) -> list[Run]:
                 f"{path}: there is no finished run in it, as no result.json is there or below"
             )
         folders |= {folder.resolve(): folder for folder in kept}
-    runs = [read(folder) for folder in folders.values()]
+    runs = [read_run(folder) for folder in folders.values()]
     real = [run for run in runs if "audit" not in run.result]
     if not real:
         raise ConfigError(
@@ -137,8 +158,12 @@ def find(paths: Sequence[Path]) -> list[Run]:
     return real
 
 
-def read(folder: Path) -> Run:
-    """The run in a folder."""
+def read_run(folder: Path) -> Run:
+    """Return the run in a folder.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
     result = read_json(folder / "result.json")
     missing = [
         key
@@ -149,7 +174,7 @@ def read(folder: Path) -> Run:
         raise ConfigError(
             f"{folder / 'result.json'}: is not the result of a run, as it has no {missing[0]!r}"
         )
-    cfg = OmegaConf.to_container(load(folder))
+    cfg = OmegaConf.to_container(load_config(folder))
     assert isinstance(cfg, dict)
     config = dict(flat(cfg))
     for group, name in (
@@ -172,14 +197,18 @@ def read(folder: Path) -> Run:
 
 
 def asked(folder: Path) -> dict[str, str]:
-    """The settings by which a sweep tells its runs apart; empty for a run of its own."""
+    """Return the swept settings of a run; empty if the run belongs to no sweep."""
     path = folder.parent / SWEEP
     runs = read_json(path).get("runs", {}) if path.exists() else {}
     return dict(runs.get(folder.name, {}))
 
 
 def read_json(path: Path) -> Row:
-    """The object in a file."""
+    """Return the object in a JSON file.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -190,7 +219,11 @@ def read_json(path: Path) -> Row:
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """The steps in rounds.csv; none where it is absent."""
+    """Return the rows of rounds.csv; empty if the file is absent.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
     path = folder / "rounds.csv"
     if not path.exists():
         return []
@@ -210,7 +243,7 @@ def read_rows(folder: Path) -> list[Row]:
 
 
 def flat(settings: dict[Any, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """Every setting with its dotted key."""
+    """Yield every setting with its dotted key."""
     for key, value in settings.items():
         if isinstance(value, dict):
             yield from flat(value, f"{prefix}{key}.")
@@ -219,7 +252,10 @@ def flat(settings: dict[Any, Any], prefix: str = "") -> Iterable[tuple[str, Any]
 
 
 def settings_of(runs: Sequence[Run]) -> list[Setting]:
-    """The runs, those that differ in their seeds alone together; in order of what tells them apart."""
+    """Return the settings of runs, ordered by the values in which they differ.
+
+    Runs that differ only in their seeds share a setting.
+    """
     keys = list(dict.fromkeys(key for run in runs for key in run.config))
     rest = [key for key in keys if key not in BUDGETS]
     telling = distinguishing([run.config for run in runs], rest)
@@ -242,7 +278,7 @@ def settings_of(runs: Sequence[Run]) -> list[Setting]:
 
 
 def distinguishing(configs: Sequence[dict[str, Any]], keys: Sequence[str]) -> list[str]:
-    """As few of the keys as tell these configurations apart, those that a person sets first."""
+    """Return a minimal list of keys in which the configurations differ, the main keys first."""
 
     def classes(chosen: Sequence[str]) -> int:
         return len({repr([config.get(key, ...) for key in chosen]) for config in configs})
@@ -255,7 +291,7 @@ def distinguishing(configs: Sequence[dict[str, Any]], keys: Sequence[str]) -> li
 
 
 def differing(settings: Sequence[Setting]) -> list[str]:
-    """Keys that a person sets and that are not the same in all settings."""
+    """Return the keys that a person may set and that differ between settings."""
     configs = [setting.runs[0].config for setting in settings]
     keys = [
         key for key in dict.fromkeys(key for config in configs for key in config) if not wiring(key)
@@ -265,11 +301,11 @@ def differing(settings: Sequence[Setting]) -> list[str]:
 
 
 def wiring(key: str) -> bool:
-    """Whether a key follows from others, so that nobody sets it."""
+    """Return whether a key follows from others, so that nobody sets it."""
     return "_target_" in key or ".strategy." in key or ".client." in key or key.endswith(".name")
 
 
 def order(value: Any) -> tuple[int, float, str]:
-    """Numbers by size, then words."""
+    """Return a sort key: numbers by size, then words."""
     number = isinstance(value, int | float)
     return (0, float(value), "") if number else (1, 0.0, str(value))

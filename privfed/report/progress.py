@@ -1,4 +1,4 @@
-"""What a person sees while something goes on; light to import, so that a sweep's runs start at once."""
+"""Progress on the console; quick to import, so that the runs of a sweep start at once."""
 
 from __future__ import annotations
 
@@ -26,16 +26,23 @@ from privfed.report.wording import Row, error_in_words, error_of
 
 
 class PatientConsole(Console):
-    """A console whose reader may leave (`| head`): a run that has spent budget goes on in silence."""
+    """Console whose reader may leave (`| head`): a run that has spent budget goes on silently."""
 
     def on_broken_pipe(self) -> None:
-        """Say nothing more."""
+        """Print nothing more."""
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def bar(console: Console, before: ProgressColumn, *after: ProgressColumn, width: int) -> Bar:
-    """How far something is and how long it may take; only on a terminal, and not where the console is quiet."""
+    """Return a progress bar with the time left; it is shown only on a terminal that is not quiet.
+
+    Args:
+        console: Where it is shown.
+        before: Column before the bar.
+        after: Columns after the bar.
+        width: Width of the bar, in characters.
+    """
     columns = (
         before,
         BarColumn(bar_width=width),
@@ -46,8 +53,8 @@ def bar(console: Console, before: ProgressColumn, *after: ProgressColumn, width:
     return Bar(*columns, console=console, disable=console.quiet or not console.is_terminal)
 
 
-class Watched:
-    """Something with a bar that is on the screen as long as it goes on."""
+class LiveDisplay:
+    """Context manager that shows a bar while it is active."""
 
     bar: Bar
 
@@ -59,8 +66,15 @@ class Watched:
         self.bar.stop()
 
 
-class SweepProgress(Watched):
-    """The runs of a sweep: a bar with the time left on a terminal, a line a run elsewhere."""
+class SweepProgress(LiveDisplay):
+    """Shows the runs of a sweep: a bar with the time left on a terminal, else one line per run.
+
+    Args:
+        total: Number of runs.
+        done: Number of runs that were done before.
+        folder: Folder of the sweep.
+        quiet: Show nothing.
+    """
 
     def __init__(self, total: int, done: int, folder: Path, quiet: bool = False) -> None:
         self.console = PatientConsole(quiet=quiet, highlight=False)
@@ -73,11 +87,17 @@ class SweepProgress(Watched):
         self.console.print(f"sweep of {total} run(s){kept}, into {folder}", soft_wrap=True)
 
     def say(self, words: str) -> None:
-        """A line for whoever watches."""
+        """Print a line."""
         self.console.print(f"  {words}", soft_wrap=True, markup=False)
 
     def done(self, name: str, result: Row | None, problem: str = "") -> None:
-        """One more run is over."""
+        """Show that one more run is over.
+
+        Args:
+            name: Name of the run.
+            result: Its result; None if it failed.
+            problem: Why it failed.
+        """
         self.over += 1
         words = f"{name}: {problem}" if result is None else f"{name}: {describe_result(result)}"
         self.bar.update(self.task, advance=1, words="" if result is None else words)
@@ -93,14 +113,14 @@ class SweepProgress(Watched):
 
 
 def describe_result(result: Row) -> str:
-    """A finished run in a few words."""
+    """Return a finished run in a few words."""
     spent, error = float(result["privacy"]["epsilon"]), error_of(result["metrics"])
     cost = f"epsilon spent {spent:.4g}" if math.isfinite(spent) else "no privacy"
     return f"{cost}  error {result['metrics'][error]:.3e}" if error else cost
 
 
 def show_sweep(settings: Sequence[Setting]) -> None:
-    """A line a setting: its error over the seeds, and what was spent."""
+    """Print one line per setting: its error over the seeds, and its cost."""
     judged = [setting.runs[0].result for setting in settings if not math.isnan(setting.error)]
     errors = " or ".join(sorted({error_in_words(result) for result in judged}))
     title = f"{errors} (simulation, not private)" if errors else "runs"

@@ -1,4 +1,4 @@
-"""The files of a run: result.json, rounds.csv, config.yaml, model.npz and report.html.
+"""Files of a run: result.json, rounds.csv, config.yaml, model.npz and report.html.
 
 The ledger is not among them: it is written while releases happen.
 """
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from privfed.config.stored import load
+from privfed.config.stored import load_config
 from privfed.data.error_bins import Scale
 from privfed.federation.user_state import PRIVATE
 from privfed.foundation.atomic_files import write_atomically
@@ -35,7 +35,7 @@ COLUMNS = (
 )  # fmt: skip
 """Columns of rounds.csv."""
 CHECKPOINT = "checkpoint.npz"
-"""Where an unfinished run keeps its state; of no use once there is a result."""
+"""File with the state of an unfinished run; useless once there is a result."""
 FILES = (
     "ledger.jsonl", "roster.json", CHECKPOINT, "config.yaml", "schema.yaml", "rounds.csv",
     "model.npz", "report.html", "audit.html", "nodes.json", "details.json", "error.txt",
@@ -45,7 +45,7 @@ FILES = (
 
 
 class Finished(Protocol):
-    """What a run leaves behind, before it is written; see `privfed.experiment.result.Outcome`."""
+    """Results of a run, before they are written; see `privfed.experiment.result.Outcome`."""
 
     result: dict[str, Any]
     model: dict[str, Array]
@@ -61,14 +61,15 @@ def keep_previous(folder: Path) -> None:
     """Move an earlier run in the same folder to previous-1, previous-2, ..., so that none is lost.
 
     Args:
-        folder: Where the next run will write its files.
+        folder: Folder of the next run.
 
     Raises:
-        PrivfedError: The earlier run is still going on.
+        ConfigError: The earlier run is still going on.
     """
     ledger, result = folder / "ledger.jsonl", folder / "result.json"
     if ledger.exists():
-        locked(ledger).close()  # a run that is still going on is left alone
+        # Fails if the run is still going on, which must be left alone.
+        locked(ledger).close()
     if not result.exists() and not (ledger.exists() and ledger.stat().st_size):
         return
     i = 1
@@ -86,7 +87,7 @@ def write_config(folder: Path, cfg: DictConfig) -> None:
 
 
 def write_details(folder: Path, outcome: Finished) -> None:
-    """Write details.json: what the pictures of a simulation show, to make its page again later."""
+    """Write details.json: the numbers behind the charts of a simulation, to make its page again."""
     if outcome.scale is None:
         return
     facts: dict[str, Any] = {
@@ -106,7 +107,7 @@ def write_run(folder: Path, cfg: DictConfig, outcome: Finished) -> None:
     Args:
         folder: Folder of the run.
         cfg: Its configuration.
-        outcome: What it leaves behind.
+        outcome: Its results.
 
     Raises:
         PrivfedError: A number is not finite.
@@ -149,7 +150,7 @@ def write_result(folder: Path, result: dict[str, Any]) -> None:
 
 
 def _flagged(folder: Path, result: dict[str, Any]) -> dict[str, Any]:
-    """Add a note if earlier runs wrote into this folder: their users may be the same."""
+    """Return a note if earlier runs wrote into this folder: their users may be the same."""
     spent = [
         str(cost)
         for kept in sorted(folder.glob("previous-*"))
@@ -166,9 +167,9 @@ def _flagged(folder: Path, result: dict[str, Any]) -> dict[str, Any]:
 
 
 def spent_in(folder: Path) -> float | None:
-    """Read what the ledger in a folder spent, to four digits; None if it cannot be read."""
+    """Return what the ledger in a folder spent, to four digits; None if it cannot be read."""
     try:
-        cfg = load(folder)
+        cfg = load_config(folder)
         ledger = Ledger(Budget(cfg.eps, cfg.delta, cfg.neighbouring))
         ledger.verify(folder / "ledger.jsonl")
     except (PrivfedError, OmegaConfBaseException):
@@ -181,7 +182,7 @@ def finite(value: Any, path: str = "result") -> Any:
 
     Args:
         value: A result, or a part of it.
-        path: Where that part is in the result.
+        path: Place of that part in the result.
 
     Returns:
         The same as plain JSON values, with "inf" for an infinite epsilon.
@@ -197,7 +198,7 @@ def finite(value: Any, path: str = "result") -> Any:
 
 
 def page_again(run: Run) -> str:
-    """Make the page of a finished run from its files, without pictures whose numbers are lost."""
+    """Return the page of a finished run from its files, without charts whose numbers are lost."""
     extra = run.details
     histograms = {
         name: np.asarray(counts, dtype=np.float64)
@@ -210,7 +211,7 @@ def page_again(run: Run) -> str:
     )
     split = np.asarray(extra["split"], dtype=np.int64) if extra.get("split") else None
     by_size = np.asarray(extra["by_size"], dtype=np.float64) if "by_size" in extra else None
-    config = OmegaConf.to_yaml(load(run.folder))
+    config = OmegaConf.to_yaml(load_config(run.folder))
     return report_page(
         run.result, run.rows, histograms if scale else {}, scale, config, split, by_size
     )

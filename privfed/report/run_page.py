@@ -1,4 +1,4 @@
-"""report.html: the page of one run."""
+"""report.html: page of one run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from privfed.foundation.linalg import Array
 from privfed.privacy.statement import guarantee_in_words, nothing_released
 from privfed.report.charts import Series, heat_map, histogram_chart, line_chart
 from privfed.report.gain_chart import gain_picture
-from privfed.report.templating import Figure, Page, Picture, Table, render
+from privfed.report.templating import Figure, Page, Picture, TextTable, render
 from privfed.report.wording import (
     ERRORS,
     FIGURES,
@@ -40,24 +40,24 @@ SHOWN = 60
 
 @dataclass(frozen=True, kw_only=True)
 class RunPage(Page):
-    """What run.html lays out.
+    """Content of run.html.
 
     Attributes:
-        verdict: Which predictor wins, in one sentence; may be empty.
+        verdict: Best predictor, in one sentence; may be empty.
         errors: Error of each predictor, and further figures of a simulation.
         guarantee: What was guaranteed, in words.
-        notes: What else has to be said about the guarantee.
+        notes: Further notes on the guarantee.
         pictures: Charts, in the order in which they are shown.
         steps: Cost and error of each step.
         config: The configuration as YAML.
     """
 
     verdict: str
-    errors: Table | None
+    errors: TextTable | None
     guarantee: str
     notes: Sequence[str]
     pictures: Sequence[Picture]
-    steps: Table | None
+    steps: TextTable | None
     config: str
 
 
@@ -70,19 +70,16 @@ def report_page(
     split: NDArray[np.int64] | None = None,
     by_size: Array | None = None,
 ) -> str:
-    """Make the page of one run.
+    """Return the HTML of the page of one run.
 
     Args:
         result: Content of result.json.
         rows: One entry per step, as in rounds.csv.
         histograms: Users per bin of their error, by predictor; "gain" is on the bins of RATIOS.
-        scale: Bins of the histograms of errors; None where real users take part.
+        scale: Bins of the histograms of errors; None for real users.
         config: The configuration as YAML.
         split: Examples per user and class, shape (users, classes).
         by_size: Users by their number of rows, see `privfed.report.gain_chart.size_table`.
-
-    Returns:
-        The HTML of the page.
     """
     privacy = result["privacy"]
     epsilon = (
@@ -136,7 +133,7 @@ def _figures(result: Row, epsilon: str) -> list[Figure]:
 
 
 def _ratio(own: float, alone: float) -> str:
-    """Compare an error with that of users alone; either may be 0."""
+    """Return an error compared with that of users alone; either may be 0."""
     low, high = sorted((own, alone))
     if low == high:
         return "equal"
@@ -146,7 +143,7 @@ def _ratio(own: float, alone: float) -> str:
     return f"{high / low:,.3g}x {word}" if high < 10 * low else f"{high / low:,.0f}x {word}"
 
 
-def _errors(result: Row) -> Table | None:
+def _errors(result: Row) -> TextTable | None:
     metrics = result["metrics"]
     if not error_of(metrics):
         return None
@@ -154,7 +151,7 @@ def _errors(result: Row) -> Table | None:
         (words, metrics[key]) for key, words in FIGURES.items() if key in metrics
     ]
     head = (f"{error_in_words(result)} (simulation, not private)", "")
-    return Table(head, [(words, f"{value:.4g}") for words, value in values])
+    return TextTable(head, [(words, f"{value:.4g}") for words, value in values])
 
 
 def _pictures(
@@ -165,7 +162,7 @@ def _pictures(
     split: NDArray[np.int64] | None,
     by_size: Array | None,
 ) -> list[Picture]:
-    """Draw what is known of the run; users who learnt alone are not compared with themselves."""
+    """Return the charts of a run; users who learnt alone are not compared with themselves."""
     pictures = []
     judged = [row for row in rows if any(name in row for name in ERRORS)]
     if len(judged) > 1:
@@ -246,12 +243,12 @@ def _split_picture(split: NDArray[np.int64]) -> Picture:
 
 
 def _range_of(numbers: NDArray[np.int64]) -> str:
-    """Write the smallest and the largest number, or one number if they agree."""
+    """Return the smallest and the largest number, or one number if they agree."""
     low, high = int(numbers.min()), int(numbers.max())
     return str(low) if low == high else f"{low} to {high}"
 
 
-def _steps(rows: Sequence[Row], task: str, rounds: int) -> Table:
+def _steps(rows: Sequence[Row], task: str, rounds: int) -> TextTable:
     names = {"clip": "clip norm", "noise_std": "noise std", "epsilon": "epsilon spent"}
     names |= {name: "error" for name in ERRORS} | {"dist": "distance"}
     columns = {key: name for key, name in names.items() if any(key in row for row in rows)}
@@ -260,4 +257,4 @@ def _steps(rows: Sequence[Row], task: str, rounds: int) -> Table:
         + [f"{row[key]:.4g}" if key in row else "" for key in columns]
         for row in rows
     ]
-    return Table(["step", *columns.values()], cells)
+    return TextTable(["step", *columns.values()], cells)

@@ -1,4 +1,4 @@
-"""Lay out pages with the templates beside this file; each page is one self-contained HTML file.
+"""Layout of pages with the templates beside this file; each page is one HTML file.
 
 Python prepares the parts below as plain data; the templates decide where they stand and how they
 look. Templates and style sheet end in .md because Flower's app bundle takes no .html and no .css.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Figure:
-    """One large figure above the cards: what it is, the figure itself, and a note below it."""
+    """One large figure above the cards: its name, its value, and a note below it."""
 
     name: str
     value: str
@@ -27,7 +27,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Rows of cells, as text.
 
     Attributes:
@@ -43,17 +43,17 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A chart in a card of its own, with a note and possibly a table below it."""
+    """Chart in its own card, with a note and possibly a table below it."""
 
     title: str
     drawing: Markup
     note: str = ""
-    table: Table | None = None
+    table: TextTable | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What every page has: a title, a line below it, large figures, and versions at its foot."""
+    """Parts of every page: a title, a line below it, large figures, and versions at its foot."""
 
     title: str
     subtitle: str
@@ -62,14 +62,11 @@ class Page:
 
 
 def render(template: str, page: Page) -> str:
-    """Lay out a page.
+    """Return the HTML of a page, with its style sheet inside.
 
     Args:
         template: Name of a file in `templates/`.
         page: What the template calls `page`.
-
-    Returns:
-        The HTML of the page, with its style sheet inside.
 
     Raises:
         jinja2.UndefinedError: The template asks for something that the page does not have.
@@ -79,7 +76,7 @@ def render(template: str, page: Page) -> str:
 
 @cache
 def _environment() -> Environment:
-    """Make the environment of all templates; Jinja is imported here so that runs start sooner."""
+    """Return the environment of all templates; Jinja is imported here so that runs start sooner."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(

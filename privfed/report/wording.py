@@ -1,4 +1,4 @@
-"""How a run is put in words, for the console and the report alike."""
+"""Texts about a run, for the console and the report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ Row = dict[str, Any]
 
 
 def describe_step(row: Row, short: bool = False) -> str:
-    """One step in words: epsilon spent and error on fresh users, who are public; short enough for a terminal's line."""
+    """Return one step in words: epsilon spent, and error on fresh users, who are public.
+
+    Args:
+        row: Record of the step.
+        short: Fit into a terminal's line.
+    """
     parts = [
         f"epsilon spent {row['epsilon']:.4f}" if math.isfinite(row["epsilon"]) else "no privacy"
     ]
@@ -24,7 +29,7 @@ def describe_step(row: Row, short: bool = False) -> str:
 
 
 def name_step(row: Row, task: str, rounds: int) -> str:
-    """`round 3/25`, or the name of a preparing step."""
+    """Return `round 3/25`, or the name of a preparing step."""
     if row["round"] and row["task"] == task:
         return f"round {row['round']}/{rounds}"
     if not row["round"]:
@@ -33,7 +38,7 @@ def name_step(row: Row, task: str, rounds: int) -> str:
 
 
 def speed_in_words(users: float) -> str:
-    """Users a second, in millions where that is readable."""
+    """Return user-rounds per second, in millions if they are many."""
     return f"{users / 1e6:.2f} million" if users >= 1e5 else f"{users:,.0f}"
 
 
@@ -42,7 +47,7 @@ ERRORS = {
     "risk": "0-1 risk on fresh examples",
     "frobenius": "Frobenius error of the matrix",
 }
-"""What the error of a simulation is, by its name in the result."""
+"""Errors of a simulation in words, by their names in the result."""
 
 RIVALS = {
     "": "personal models (this run)",
@@ -56,7 +61,9 @@ RIVALS = {
 FIGURES = {
     "accuracy": "accuracy of the personal models",
     "dist": "distance of the learnt from the true representation",
-    "distortion": "distortion of the sketch (root mean square error of inner products of unit vectors)",
+    "distortion": (
+        "distortion of the sketch (root mean square error of inner products of unit vectors)"
+    ),
     "relative": "Frobenius error relative to the true matrix",
 }
 """Further figures of a simulation."""
@@ -66,16 +73,16 @@ HELD_OUT = {
     "mse": "mean squared error on held-out rows",
     "risk": "share of wrong answers on held-out rows",
 }
-"""The same where rows that a user has, and did not train with, judge."""
+"""The same for errors on held-out rows of users."""
 
 
 def error_in_words(result: Row, error: str = "") -> str:
-    """What the error of a result is, or the named one."""
+    """Return the error of a result, or the named error, in words."""
     return (HELD_OUT if "judged" in result else ERRORS)[error or error_of(result["metrics"])]
 
 
 def verdict(metrics: Row) -> str:
-    """Which of the comparisons wins, said plainly; empty where there is nothing to compare."""
+    """Return in one sentence which predictor is best; empty if there is nothing to compare."""
     error = error_of(metrics)
     others = {
         end: metrics[error + end]
@@ -87,22 +94,26 @@ def verdict(metrics: Row) -> str:
     own, end = metrics[error], min(others, key=others.__getitem__)
     best, name = others[end], RIVALS[end]
     if own < best and own <= 0.99 * best:
-        return f"Personal models win: their error is {1 - own / best:.0%} below the best of the others ({name}, {best:.4g})."
+        return (
+            f"Personal models win: their error is {1 - own / best:.0%} below the best of the "
+            f"others ({name}, {best:.4g})."
+        )
     if best < own and best <= 0.99 * own:
         return (
-            f"Personal models do not pay here: the error of {name} is {1 - best / own:.0%} lower ({best:.4g}). More users, a "
+            f"Personal models do not pay here: the error of {name} is {1 - best / own:.0%} lower "
+            f"({best:.4g}). More users, a "
             "larger epsilon or public bounds of columns (data.bounds) may change that."
         )
     return f"Personal models hardly pay here: {name} is as good ({best:.4g}), within 1%."
 
 
 def error_of(metrics: Row) -> str:
-    """The name of the error that a simulation's metrics report; empty where real users take part, or nobody told any."""
+    """Return the name of the error in a simulation's metrics; empty if there is none."""
     return next((key for key in ERRORS if key in metrics), "")
 
 
 def comparison(metrics: Row) -> list[tuple[str, float]]:
-    """Predictors that were judged, with their errors."""
+    """Return the evaluated predictors with their errors."""
     error = error_of(metrics)
     if not error:
         return []

@@ -14,7 +14,7 @@ from privfed.kernels.compiled.simd import (
     first,
     get,
     larger,
-    load,
+    load_lanes,
     load_rows,
     prefetch,
     put,
@@ -29,7 +29,7 @@ compiled = njit(error_model="numpy")
 
 @compiled
 def _arithmetic(x, out):
-    a, b = load(first(x), 0), load(first(x), WIDTH)
+    a, b = load_lanes(first(x), 0), load_lanes(first(x), WIDTH)
     results = first(out)
     store(results, 0, a + b)
     store(results, WIDTH, a - b)
@@ -69,7 +69,7 @@ def _row_sums(x, start, stride, weights, out):
     prefetch(first(x), 0)
     rows = load_rows(first(x), start, stride)
     store(first(out), 0, totals(rows))
-    store(first(out), WIDTH, totals(rows * load(first(weights), 0) - rows + rows))
+    store(first(out), WIDTH, totals(rows * load_lanes(first(weights), 0) - rows + rows))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from privfed.privacy.accounting import (
     GaussianRelease,
     Planned,
-    Selection,
+    SelectionRelease,
     gaussian_delta,
     gaussian_epsilon,
     gaussian_mu,
@@ -160,7 +160,7 @@ def test_disjoint_groups_compose_in_parallel():
 
 
 def test_pure_selections_add_up_and_need_no_delta():
-    chosen = [Selection("best", t, 500, 1.0, 2.0, rate=0.25) for t in range(3)]
+    chosen = [SelectionRelease("best", t, 500, 1.0, 2.0, rate=0.25) for t in range(3)]
     assert total_epsilon(chosen, 0.0) == 1.5
     assert total_epsilon([*chosen, release(3.0)], 0.0) == math.inf
     assert gaussian_mu(5.0, 0.0) == 0.0

@@ -12,7 +12,7 @@ import privfed.algorithm.strategy
 from privfed.algorithm.strategy import PrivateStrategy
 from privfed.algorithm.tensors import decoded
 from privfed.audit import repetitions
-from privfed.audit.canary import MINUS, PLUS, SILENT, Stage, population
+from privfed.audit.canary import MINUS, PLUS, SILENT, CanaryStage, population
 from privfed.commands.audit import main
 from privfed.config.choices import options
 from privfed.config.composition import compose
@@ -233,8 +233,8 @@ def test_processes_change_no_number(monkeypatch):
     cfg = compose(["data.n=4", "data.d=4", "rounds=2", "eps=4"])
     seen = []
     for cores in (1, 2):
-        monkeypatch.setattr(repetitions, "cores", lambda cores=cores: cores)
-        seen.append(repetitions.observations(Stage(Experiment(cfg, population(4)), 60)))
+        monkeypatch.setattr(repetitions, "worker_processes", lambda cores=cores: cores)
+        seen.append(repetitions.observations(CanaryStage(Experiment(cfg, population(4)), 60)))
     assert {world: len(x) for world, x in seen[0].items()} == {PLUS: 60, MINUS: 60, SILENT: 60}
     for world, x in seen[0].items():
         np.testing.assert_array_equal(x, seen[1][world])

@@ -12,7 +12,7 @@ from jinja2 import UndefinedError
 from markupsafe import Markup
 
 from privfed.report.audit_page import AuditPage
-from privfed.report.templating import Figure, Page, Picture, Table, render
+from privfed.report.templating import Figure, Page, Picture, TextTable, render
 
 PAGE = AuditPage(
     title="audit",
@@ -20,8 +20,8 @@ PAGE = AuditPage(
     figures=[Figure("claimed", "1", "delta 0")],
     versions={"python": "3", "privfed": "1"},
     verdict="Consistent.",
-    bounds=Table(["lower bound", "epsilon"], [["a fit", "0.5"]]),
-    pictures=[Picture("Chart", Markup("<svg></svg>"), "a note", Table(["n"], [["7"]], 0))],
+    bounds=TextTable(["lower bound", "epsilon"], [["a fit", "0.5"]]),
+    pictures=[Picture("Chart", Markup("<svg></svg>"), "a note", TextTable(["n"], [["7"]], 0))],
     config="eps: 1",
 )
 
@@ -63,8 +63,8 @@ def test_everything_but_drawings_is_escaped():
             figures=[Figure(bad, bad, bad)],
             versions={bad: bad},
             verdict=bad,
-            bounds=Table([bad, bad], [[bad, bad]]),
-            pictures=[Picture(bad, Markup("<svg></svg>"), bad, Table([bad], [[bad]]))],
+            bounds=TextTable([bad, bad], [[bad, bad]]),
+            pictures=[Picture(bad, Markup("<svg></svg>"), bad, TextTable([bad], [[bad]]))],
             config=bad,
         ),
     )

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from privfed.report.console import Progress
+from privfed.report.console import RunProgress
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def progress(tasks):
         nodes=[0],
         budget=SimpleNamespace(epsilon=1.0, delta=1e-6, neighbouring="replace-one"),
     )
-    return Progress(experiment, quiet=True)
+    return RunProgress(experiment, quiet=True)
 
 
 def told(tasks, seconds, clock):

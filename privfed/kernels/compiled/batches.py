@@ -9,8 +9,9 @@ from privfed.foundation.compilation import compiled
 
 @compiled
 def split(draws, head, batch, batches):  # type: ignore[no-untyped-def]
-    """Write batches (users, m) by the order of draws (users, m), ties by position: see
-    `split_batches`.
+    """Write batches (users, m) by the order of draws (users, m); see `split_batches`.
+
+    Ties are resolved by position.
     """
     users, m = draws.shape
     for i in range(users):
@@ -21,6 +22,6 @@ def split(draws, head, batch, batches):  # type: ignore[no-untyped-def]
             batches[i, j] = 1 if place < head else 2 if place < head + batch else 0
 
 
-def prepare(variant: str) -> None:
-    """Compile what is used of this module."""
+def prepare_batches(variant: str) -> None:
+    """Compile the functions of this module that are used."""
     split(np.zeros((1, 3)), 1, 1, np.zeros((1, 3), np.uint8))

@@ -13,7 +13,7 @@ from privfed.kernels.tolerances import RIDGE, TINY
 
 @compiled
 def _heads(Q, y, C, G, v):  # type: ignore[no-untyped-def]
-    """Write the least-squares heads of one user for c candidates, cut to length C, into v (k, c).
+    """Write the least-squares heads of one user for c candidates, clipped to norm C, into v (k, c).
 
     Q: (m, k, c). G: (k, k, c), working memory.
     """
@@ -32,7 +32,7 @@ def _heads(Q, y, C, G, v):  # type: ignore[no-untyped-def]
     for a in range(k):
         for c in range(count):
             G[a, a, c] = G[a, a, c] * (1.0 + RIDGE) + TINY
-    # Cholesky with reciprocals on the diagonal, side by side for all candidates.
+    # Cholesky with reciprocals on the diagonal, for all candidates together.
     for a in range(k):
         for b in range(a + 1):
             for e in range(b):
@@ -53,7 +53,7 @@ def _heads(Q, y, C, G, v):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def absolute_scores(P, y, longest, C, out):  # type: ignore[no-untyped-def]
+def write_absolute_scores(P, y, longest, C, out):  # type: ignore[no-untyped-def]
     """Write scores into out (B, c); see `privfed.kernels.candidate_scores.absolute_scores`."""
     users, m, k, count = P.shape
     Q, G, v, e = (
@@ -85,7 +85,7 @@ def absolute_scores(P, y, longest, C, out):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def margin_scores(P, y, V, rho, out):  # type: ignore[no-untyped-def]
+def write_margin_scores(P, y, V, rho, out):  # type: ignore[no-untyped-def]
     """Write scores into out (B, c); see `privfed.kernels.candidate_scores.margin_scores`."""
     users, m, k, count = P.shape
     plus, minus = np.empty(count, dtype=np.float32), np.empty(count, dtype=np.float32)
@@ -115,8 +115,8 @@ def margin_scores(P, y, V, rho, out):  # type: ignore[no-untyped-def]
             out[i, c] /= m
 
 
-def prepare(variant: str) -> None:
-    """Compile what is used of this module."""
+def prepare_candidate_scores(variant: str) -> None:
+    """Compile the functions of this module that are used."""
     P, y, out = np.ones((1, 2, 1, 1)), np.ones((1, 2)), np.empty((1, 1))
-    absolute_scores(P, y, 1.0, 1.0, out)
-    margin_scores(P, y, np.ones((1, 1), np.float32), np.float32(0.0), out)
+    write_absolute_scores(P, y, 1.0, 1.0, out)
+    write_margin_scores(P, y, np.ones((1, 1), np.float32), np.float32(0.0), out)

@@ -1,19 +1,19 @@
-"""The weights of users' examples in their gradients: heads, residuals and leverages.
+"""Weights of users' examples in their gradients: heads, residuals and leverages.
 
 G^T = sum_j W_j x_j^T. The formulas are those of `clients.fedrep` and `leave_one_out_heads`. They
-read as for a single user, but every value holds one number of each of eight users (`simd`).
+read as for a single user, but every value holds one number per user for eight users (`simd`).
 """
 
 from __future__ import annotations
 
 from privfed.foundation.compilation import compiled
-from privfed.kernels.compiled.simd import WIDTH, fill, larger, load, root, smaller, store
+from privfed.kernels.compiled.simd import WIDTH, fill, larger, load_lanes, root, smaller, store
 from privfed.kernels.tolerances import LEVERAGE_TOLERANCE, RANK_TOLERANCE
 
 
 @compiled
 def _at(A, n):  # type: ignore[no-untyped-def]
-    return load(A, WIDTH * n)
+    return load_lanes(A, WIDTH * n)
 
 
 @compiled
@@ -25,7 +25,7 @@ def _set(A, n, value):  # type: ignore[no-untyped-def]
 def _factors(P, m, k, L, tolerance):  # type: ignore[no-untyped-def]
     """Factorise P^T P = L L^T, with reciprocals on L's diagonal: P (k, m), L (k, k).
 
-    The result is not above 0 where P has no full rank, or is not finite.
+    The result is positive only if P is finite and has full rank.
     """
     largest, margin = fill(0.0), fill(1.0)
     for a in range(k):
@@ -53,8 +53,8 @@ def _factors(P, m, k, L, tolerance):  # type: ignore[no-untyped-def]
 def leave_one_out_weights(P, y, e, m, k, scale, L, z, Q, W):  # type: ignore[no-untyped-def]
     """Write the weight of each x_j in the user's gradient, scale r_j v_(-j), into W.
 
-    P, W, Q (k, m), y (m,), e (2, m), L (k, k), z (k,). The result is not above 0 where heads are
-    not unique.
+    P, W, Q (k, m), y (m,), e (2, m), L (k, k), z (k,). The result is positive only if heads are
+    unique.
     """
     margin = _factors(P, m, k, L, LEVERAGE_TOLERANCE) if m > k else fill(-1.0)
     # w_j = L^-1 p_j; z = sum w_j y_j; e = y - fit, then 1 - leverage.
@@ -93,7 +93,7 @@ def two_batch_weights(P, y, roles, m, k, scale, L, v, Q, W):  # type: ignore[no-
     """Write the weight of each x_j in the gradient, scale r_j v in B' and 0 elsewhere, into W.
 
     P, W, Q (k, m), y (m,), L (k, k), v (k,). roles (2, m): 1 for examples in B, then 1 for those in
-    B'. The result is not above 0 where the head is not unique.
+    B'. The result is positive only if the head is unique.
     """
     for a in range(k):
         s = fill(0.0)

@@ -47,7 +47,7 @@ from privfed.kernels.compiled.simd import (
     fill,
     first,
     get,
-    load,
+    load_lanes,
     load_rows,
     prefetch,
     put,
@@ -60,33 +60,33 @@ from privfed.privacy.clipping import SLACK
 
 
 class Space(NamedTuple):
-    """Working memory for eight users, all flat; an axis of 8 holds one number of each user."""
+    """Working memory for eight users, all flat; an axis of 8 holds one number per user."""
 
     P: Array
-    """(K, m, 8): their examples, projected."""
+    """(K, m, 8): projected examples."""
     W: Array
-    """(K, m, 8): the weights of their examples in their gradients."""
+    """(K, m, 8): weights of examples in gradients."""
     targets: Array
     """(m, 8)"""
     roles: Array
     """(2, m, 8): 1 for examples in B, then in B'; leave-one-out: residuals, then 1 - leverages."""
     L: Array
-    """(k, k, 8): factors of their Gram matrices."""
+    """(k, k, 8): factors of Gram matrices."""
     heads: Array
     """(k, 8)"""
     Q: Array
     """(k, m, 8): two batches: P of examples in B; leave-one-out: L^-1 P."""
     G: Array
-    """(8, K, D): their gradients."""
+    """(8, K, D): gradients."""
     scales: Array
     """(8, 8): partial sums of squares of each user's gradient; then the clip factors."""
     total: Array
-    """(K, D): the sum over all users."""
+    """(K, D): sum over all users."""
 
 
 @compiled
 def sum_clipped(X, y, U, batches, scale, clip, total, norms, ok):  # type: ignore[no-untyped-def]
-    """Write the sum of users' clipped gradients into total (k, d), without users flagged as not ok.
+    """Write the sum of users' clipped gradients into total (k, d), without users that are not ok.
 
     batches (users, m): 1 for examples in B, which fit the head, 2 for those in B', which judge it,
     else 0. Empty: leave-one-out. norms (users,): before clipping, 0 for users whose numbers
@@ -124,7 +124,7 @@ def sum_clipped(X, y, U, batches, scale, clip, total, norms, ok):  # type: ignor
 
 @compiled
 def _column(c, width):  # type: ignore[no-untyped-def]
-    """The column at place c, where the last block of 8 columns reaches back into the one before."""
+    """Return the column at place c; the last block of 8 columns overlaps the block before it."""
     return min(c - c % WIDTH, width - WIDTH) + c % WIDTH
 
 
@@ -132,7 +132,7 @@ def _column(c, width):  # type: ignore[no-untyped-def]
 def _by_eights(X, y, UT, kept, k, batches, scale, clip, few, space, norms, ok):  # type: ignore[no-untyped-def]
     """Add all users' clipped gradients to space.total, as `sum_clipped` does.
 
-    UT (K D,) and kept (D,) have columns by `_column`; where one comes a second time both are 0.
+    UT (K D,) and kept (D,) have columns by `_column`; both are 0 at repeated columns.
     """
     users, m, d = X.shape
     D, width = len(kept), few.shape[2]
@@ -181,7 +181,7 @@ def _by_eights(X, y, UT, kept, k, batches, scale, clip, few, space, norms, ok): 
 def _add(margin, clip, space, norms, ok):  # type: ignore[no-untyped-def]
     """Add eight users' gradients to space.total, clipped.
 
-    margin: above 0 where the user's heads are unique. norms, ok: for those of the eight that are
+    margin: positive if the user's heads are unique. norms, ok: only for those of the eight that are
     users.
     """
     scales, G, total, size = (
@@ -201,28 +201,32 @@ def _add(margin, clip, space, norms, ok):  # type: ignore[no-untyped-def]
             if unique and math.isfinite(square):
                 norms[i] = math.sqrt(square)
                 factor = _clip_factor(norms[i], clip)
-        if factor == 0.0:  # a number that is not finite stays so when multiplied with 0
+        # A number that is not finite stays so when multiplied by 0.
+        if factor == 0.0:
             for c in range(0, size, WIDTH):
                 store(G, i * size + c, fill(0.0))
         put(scales, 2 * WIDTH + i, factor)
     for c in range(0, size, WIDTH):
-        s = load(total, c)
+        s = load_lanes(total, c)
         for i in range(WIDTH):
-            s = s + load(G, i * size + c) * fill(get(scales, 2 * WIDTH + i))
+            s = s + load_lanes(G, i * size + c) * fill(get(scales, 2 * WIDTH + i))
         store(total, c, s)
 
 
 @compiled
 def _project(X, m, d, UT, K, D, P):  # type: ignore[no-untyped-def]
-    """P[a, j, i] = <u_a, x_ij> for eight users' examples X (8, m, d), two rows of UT at a time."""
+    """Write P[a, j, i] = <u_a, x_ij> for eight users' examples X (8, m, d).
+
+    Two rows of UT are done at a time.
+    """
     for j in range(m):
         for a in range(0, K, 2):
             u, w = after(UT, a * D), after(UT, a * D + D)
             s, t = zero_rows(), zero_rows()
             for c in range(0, D, WIDTH):
                 x = load_rows(X, j * d + min(c, d - WIDTH), m * d)
-                s = s + x * load(u, c)
-                t = t + x * load(w, c)
+                s = s + x * load_lanes(u, c)
+                t = t + x * load_lanes(w, c)
             store(P, WIDTH * (a * m + j), totals(s))
             store(P, WIDTH * (a * m + m + j), totals(t))
 
@@ -231,8 +235,8 @@ def _project(X, m, d, UT, K, D, P):  # type: ignore[no-untyped-def]
 def _combine(W, X, m, d, kept, K, D, out):  # type: ignore[no-untyped-def]
     """Write out_a = sum_j W[a, j] x_j for a user's X (m, d); return 8 numbers that sum to |out|^2.
 
-    W (K, m), every eighth number; out (K, D), 0 where columns come a second time. Two a and two
-    blocks of columns are done at a time.
+    W (K, m), every eighth number; out (K, D), 0 at repeated columns. Two rows a and two blocks of
+    columns are done at a time.
     """
     nothing = fill(0.0)
     squares, others = nothing, nothing
@@ -243,10 +247,10 @@ def _combine(W, X, m, d, kept, K, D, out):  # type: ignore[no-untyped-def]
             b = min(c + WIDTH, d - WIDTH)
             s, t, v, w = nothing, nothing, nothing, nothing
             for j in range(m):
-                x, z = load(X, j * d + c), load(X, j * d + b)
+                x, z = load_lanes(X, j * d + c), load_lanes(X, j * d + b)
                 s, t = s + x * fill(get(p, WIDTH * j)), t + x * fill(get(q, WIDTH * j))
                 v, w = v + z * fill(get(p, WIDTH * j)), w + z * fill(get(q, WIDTH * j))
-            v, w = v * load(kept, c + WIDTH), w * load(kept, c + WIDTH)
+            v, w = v * load_lanes(kept, c + WIDTH), w * load_lanes(kept, c + WIDTH)
             squares, others = squares + s * s + v * v, others + t * t + w * w
             store(f, c, s)
             store(g, c, t)
@@ -255,9 +259,9 @@ def _combine(W, X, m, d, kept, K, D, out):  # type: ignore[no-untyped-def]
         if D % (2 * WIDTH):
             s, t = nothing, nothing
             for j in range(m):
-                x = load(X, j * d + d - WIDTH)
+                x = load_lanes(X, j * d + d - WIDTH)
                 s, t = s + x * fill(get(p, WIDTH * j)), t + x * fill(get(q, WIDTH * j))
-            s, t = s * load(kept, D - WIDTH), t * load(kept, D - WIDTH)
+            s, t = s * load_lanes(kept, D - WIDTH), t * load_lanes(kept, D - WIDTH)
             squares, others = squares + s * s, others + t * t
             store(f, D - WIDTH, s)
             store(g, D - WIDTH, t)
@@ -266,13 +270,13 @@ def _combine(W, X, m, d, kept, K, D, out):  # type: ignore[no-untyped-def]
 
 @compiled
 def _clip_factor(norm, clip):  # type: ignore[no-untyped-def]
-    """The scalar form of `privfed.privacy.clipping.clip_factors`."""
+    """Return the clip factor of one norm; see `privfed.privacy.clipping.clip_factors`."""
     bound = clip * SLACK
     factor = bound / max(norm, bound)
     return 0.0 if factor < TINY else factor
 
 
-def prepare(variant: str) -> None:
+def prepare_gradient_sums(variant: str) -> None:
     """Compile for examples stored as float32 or float64."""
     X, y = np.ones((1, 3, 1), variant), np.ones((1, 3), variant)
     batches, norms, ok = np.zeros((1, 3), np.uint8), np.empty(1), np.empty(1, dtype=np.bool_)

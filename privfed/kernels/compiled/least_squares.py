@@ -1,8 +1,7 @@
 """Least squares for all users, compiled: one user at a time in cache, with no temporary arrays.
 
 Every loop reads like the algorithm for a single user. It runs without the interpreter's lock, so
-cohorts in threads really run side by side. Users whose Gram matrix is numerically singular are
-flagged.
+cohorts in threads run in parallel. Users whose Gram matrix is numerically singular are flagged.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from privfed.kernels.tolerances import RANK_TOLERANCE
 
 @compiled
 def dot(x, u):  # type: ignore[no-untyped-def]
-    """<x, u> of vectors, for compiled code."""
+    """Return <x, u> of two vectors."""
     s = 0.0
     for c in range(len(x)):
         s += x[c] * u[c]
@@ -26,8 +25,9 @@ def dot(x, u):  # type: ignore[no-untyped-def]
 
 @compiled
 def _factor(G, L, tolerance):  # type: ignore[no-untyped-def]
-    """Cholesky of the lower triangle of G (k, k) into L, with *reciprocals* on L's diagonal;
-    whether G has full rank.
+    """Write the Cholesky factor of G (k, k) into L; return whether G has full rank.
+
+    Only the lower triangle of G is read. The diagonal of L has *reciprocals*.
     """
     k = len(G)
     largest = 0.0
@@ -63,8 +63,9 @@ def _solve(L, x):  # type: ignore[no-untyped-def]
 
 @compiled
 def solve_all(L, v):  # type: ignore[no-untyped-def]
-    """Replace every v[:, i] by the solution of L_i L_i^T x = v_i, side by side: L (k, k, n) as of
-    `_factor`, v (k, n).
+    """Replace every v[:, i] by the solution of L_i L_i^T x = v_i: L (k, k, n), v (k, n).
+
+    L has reciprocals on its diagonal, as by `_factor`.
     """
     k, n = v.shape
     for a in range(k):
@@ -83,14 +84,14 @@ def solve_all(L, v):  # type: ignore[no-untyped-def]
 
 @compiled
 def _gram(A, G):  # type: ignore[no-untyped-def]
-    """Lower triangle of A A^T for A (rows, n) into G (rows, rows)."""
+    """Write the lower triangle of A A^T for A (rows, n) into G (rows, rows)."""
     for a in range(len(A)):
         for b in range(a + 1):
             G[a, b] = dot(A[a], A[b])
 
 
 @compiled
-def lstsq(A, y, ridge, v, ok):  # type: ignore[no-untyped-def]
+def write_least_squares(A, y, ridge, v, ok):  # type: ignore[no-untyped-def]
     """Write solutions into v (B, k), and whether the Gram matrix has full rank into ok (B,)."""
     users, m, k = A.shape
     primal = k <= m
@@ -129,16 +130,16 @@ def lstsq(A, y, ridge, v, ok):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def predictions(X, W, out):  # type: ignore[no-untyped-def]
-    """<x_j, w_i> into out (B, m): X (B, m, d), W (B, d)."""
+def write_predictions(X, W, out):  # type: ignore[no-untyped-def]
+    """Write <x_j, w_i> into out (B, m): X (B, m, d), W (B, d)."""
     users, m, _ = X.shape
     for i in range(users):
         for j in range(m):
             out[i, j] = dot(X[i, j], W[i])
 
 
-def prepare(variant: str) -> None:
-    """Compile what is used of this module."""
+def prepare_least_squares(variant: str) -> None:
+    """Compile the functions of this module that are used."""
     A, y = np.ones((1, 2, 1)), np.ones((1, 2))
-    lstsq(A, y, 0.0, np.empty((1, 1)), np.empty(1, dtype=np.bool_))
-    predictions(A.astype(np.float32), np.ones((1, 1)), np.empty((1, 2)))
+    write_least_squares(A, y, 0.0, np.empty((1, 1)), np.empty(1, dtype=np.bool_))
+    write_predictions(A.astype(np.float32), np.ones((1, 1)), np.empty((1, 2)))

@@ -1,4 +1,4 @@
-"""Random numbers by place, compiled: some two nanoseconds per normal number.
+"""Random numbers by place, compiled: about two nanoseconds per normal number.
 
 Additions and multiplications are neither contracted nor reordered, so the numbers are bit by bit
 those of `privfed.kernels.random_streams`.
@@ -53,8 +53,9 @@ def _words(key, first, words):  # type: ignore[no-untyped-def]
 
 @compiled(reorder=False)
 def _normal_pairs(radii, angles, out):  # type: ignore[no-untyped-def]
-    """Write two normal numbers per pair of words into out (2, lanes): radii (lanes,), angles
-    (lanes,).
+    """Write two normal numbers per pair of words into out (2, lanes).
+
+    radii (lanes,) and angles (lanes,) are the words.
     """
     for i in range(len(radii)):
         # ln u: radius + 1/2 = 2^e g with g in [sqrt 1/2, sqrt 2).
@@ -81,7 +82,7 @@ def _normal_pairs(radii, angles, out):  # type: ignore[no-untyped-def]
 
 
 @compiled(reorder=False)
-def normals(key, start, out):  # type: ignore[no-untyped-def]
+def write_normals(key, start, out):  # type: ignore[no-untyped-def]
     """Write numbers start, start + 1, ... of a stream of normal numbers into out (count,)."""
     words, made = np.empty((4, LANES), np.uint32), np.empty((4, LANES), np.float32)
     done = 0
@@ -96,7 +97,7 @@ def normals(key, start, out):  # type: ignore[no-untyped-def]
 
 
 @compiled(reorder=False)
-def uniforms(key, start, out):  # type: ignore[no-untyped-def]
+def write_uniforms(key, start, out):  # type: ignore[no-untyped-def]
     """Write numbers start, start + 1, ... of a stream of uniform numbers into out (count,)."""
     words = np.empty((4, LANES), np.uint32)
     done = 0
@@ -110,7 +111,7 @@ def uniforms(key, start, out):  # type: ignore[no-untyped-def]
         done += count
 
 
-def prepare(variant: str) -> None:
-    """Compile what is used of this module."""
-    normals(np.uint64(0), 0, np.empty(1, np.float32))
-    uniforms(np.uint64(0), 0, np.empty(1, np.float32))
+def prepare_random_streams(variant: str) -> None:
+    """Compile the functions of this module that are used."""
+    write_normals(np.uint64(0), 0, np.empty(1, np.float32))
+    write_uniforms(np.uint64(0), 0, np.empty(1, np.float32))

@@ -12,7 +12,7 @@ from privfed.kernels.tolerances import CANCELLATION
 
 
 @compiled
-def second_moments(X, y, A, s, norms):  # type: ignore[no-untyped-def]
+def write_second_moments(X, y, A, s, norms):  # type: ignore[no-untyped-def]
     """Write A (B, m0, d), s (B, 1, d) and norms (B,); see `privfed.kernels.second_moments`."""
     users, m0, d = X.shape
     for i in range(users):
@@ -44,7 +44,7 @@ def second_moments(X, y, A, s, norms):  # type: ignore[no-untyped-def]
                     A[i, j, c] = 0.0
 
 
-def prepare(variant: str) -> None:
+def prepare_second_moments(variant: str) -> None:
     """Compile for examples stored as float32."""
     X, y = np.ones((1, 2, 1), np.float32), np.ones((1, 2), np.float32)
-    second_moments(X, y, np.empty((1, 2, 1)), np.empty((1, 1, 1)), np.empty(1))
+    write_second_moments(X, y, np.empty((1, 2, 1)), np.empty((1, 1, 1)), np.empty(1))

@@ -1,10 +1,9 @@
-"""Vectors of eight numbers for compiled loops: the processor's vector units, used explicitly.
+"""Vectors of eight numbers for compiled loops: explicit use of the processor's vector units.
 
-A compiler vectorises plain loops only where they are long, and pays for the remainders at their
-ends. Rows of 50 features and 8 users side by side are too short for that. Inside a compiled
-function `Lanes` are eight numbers in double precision, and `Rows` are eight Lanes. +, -, * and / go
-number by number, and Rows * Lanes multiplies every row. Processors with narrower vectors need
-several instructions for it.
+A compiler vectorises only long loops, and pays for the remainders at their ends. Rows of 50
+features and groups of 8 users are too short for that. Inside a compiled function, `Lanes` are eight
+numbers in double precision, and `Rows` are eight Lanes. +, -, * and / are elementwise, and Rows *
+Lanes multiplies every row. Processors with narrower vectors need several instructions for it.
 
 Memory is read through pointers, which keep nothing alive: `first` is for arrays that came as
 arguments, never for arrays that the same function made.
@@ -30,7 +29,7 @@ Values = list[ir.Value]
 Code = tuple[Any, Callable[..., Any]]
 
 intrinsic: Any = extending.intrinsic
-"""Called with one argument less than it is written with."""
+"""Decorator of functions that are called with one argument less than they are written with."""
 
 
 class Lanes(types.Type):
@@ -63,7 +62,7 @@ class _RowsModel(models.PrimitiveModel):
 
 
 def _vector(context: Any, builder: ir.IRBuilder, pointer: Any, at: ir.Value) -> ir.Value:
-    """The eight numbers at an address, in double precision."""
+    """Return the eight numbers at an address, in double precision."""
     stored = context.get_value_type(pointer.dtype)
     address = builder.bitcast(at, ir.VectorType(stored, WIDTH).as_pointer())
     found = builder.load(address, align=pointer.dtype.bitwidth // 8)
@@ -82,13 +81,13 @@ def _unpacked(builder: ir.IRBuilder, rows: ir.Value) -> Values:
 
 
 def _shuffled(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, places: list[int]) -> ir.Value:
-    """Some of the 16 numbers of two vectors."""
+    """Return some of the 16 numbers of two vectors."""
     return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), places))
 
 
 @intrinsic
 def first(_typing, array):  # type: ignore[no-untyped-def]
-    """Where the numbers of a contiguous array begin."""
+    """Return a pointer to the first number of a contiguous array."""
 
     def code(context, builder, signature, values):  # type: ignore[no-untyped-def]
         return context.make_array(signature.args[0])(context, builder, values[0]).data
@@ -98,7 +97,7 @@ def first(_typing, array):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def after(_typing, pointer, count):  # type: ignore[no-untyped-def]
-    """Pointer advanced by `count` elements."""
+    """Return the pointer advanced by `count` elements."""
 
     def code(_context, builder, _signature, values):  # type: ignore[no-untyped-def]
         return builder.gep(values[0], [values[1]])
@@ -108,7 +107,7 @@ def after(_typing, pointer, count):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def get(_typing, pointer, index):  # type: ignore[no-untyped-def]
-    """A single number."""
+    """Return the number at `index`."""
 
     def code(_context, builder, _signature, values):  # type: ignore[no-untyped-def]
         return builder.load(builder.gep(values[0], [values[1]]))
@@ -118,7 +117,7 @@ def get(_typing, pointer, index):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def put(_typing, pointer, index, value):  # type: ignore[no-untyped-def]
-    """Write a single number."""
+    """Write a number at `index`."""
 
     def code(_context, builder, _signature, values):  # type: ignore[no-untyped-def]
         builder.store(values[2], builder.gep(values[0], [values[1]]))
@@ -127,8 +126,8 @@ def put(_typing, pointer, index, value):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def load(_typing, pointer, index):  # type: ignore[no-untyped-def]
-    """Eight neighbours, from index on."""
+def load_lanes(_typing, pointer, index):  # type: ignore[no-untyped-def]
+    """Return eight adjacent numbers, from `index` on."""
 
     def code(context, builder, signature, values):  # type: ignore[no-untyped-def]
         return _vector(context, builder, signature.args[0], builder.gep(values[0], [values[1]]))
@@ -138,7 +137,7 @@ def load(_typing, pointer, index):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def load_rows(_typing, pointer, index, stride):  # type: ignore[no-untyped-def]
-    """Eight times eight neighbours, from index, index + stride, ... on."""
+    """Return eight times eight adjacent numbers, from index, index + stride, ... on."""
 
     def code(context, builder, signature, values):  # type: ignore[no-untyped-def]
         places = [builder.gep(values[0], [values[1]])]
@@ -153,7 +152,7 @@ def load_rows(_typing, pointer, index, stride):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def store(_typing, pointer, index, value):  # type: ignore[no-untyped-def]
-    """Write eight neighbours, from index on."""
+    """Write eight adjacent numbers, from `index` on."""
 
     def code(_context, builder, _signature, values):  # type: ignore[no-untyped-def]
         address = builder.bitcast(builder.gep(values[0], [values[1]]), VECTOR.as_pointer())
@@ -164,23 +163,22 @@ def store(_typing, pointer, index, value):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def prefetch(_typing, pointer, index):  # type: ignore[no-untyped-def]
-    """Ask for the cache line of a number that will be needed soon."""
+    """Load the cache line of a number that will be needed soon."""
 
     def code(_context, builder, _signature, values):  # type: ignore[no-untyped-def]
         number = ir.IntType(32)
         address = builder.bitcast(builder.gep(values[0], [values[1]]), ir.IntType(8).as_pointer())
         kind = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
         ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(
-            ask, [address, number(0), number(2), number(1)]
-        )  # to read; into the second level; data
+        # Arguments: read access, second-level cache, data.
+        builder.call(ask, [address, number(0), number(2), number(1)])
 
     return types.void(pointer, types.intp), code
 
 
 @intrinsic
 def fill(_typing, number):  # type: ignore[no-untyped-def]
-    """The same number eight times."""
+    """Return the same number eight times."""
 
     def code(_context, builder, _signature, values):  # type: ignore[no-untyped-def]
         nothing = ir.Constant(VECTOR, ir.Undefined)
@@ -196,7 +194,7 @@ def fill(_typing, number):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def zero_rows(_typing):  # type: ignore[no-untyped-def]
-    """Eight times eight zeros."""
+    """Return eight times eight zeros."""
 
     def code(_context, builder, _signature, _values):  # type: ignore[no-untyped-def]
         return _packed(builder, [ir.Constant(VECTOR, [0.0] * WIDTH)] * WIDTH)
@@ -206,7 +204,7 @@ def zero_rows(_typing):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def totals(_typing, rows):  # type: ignore[no-untyped-def]
-    """The sum of every row; neighbouring rows are added together, so that no lane is idle."""
+    """Return the sum of every row; neighbouring rows are added together to use all lanes."""
 
     def code(_context, builder, _signature, values):  # type: ignore[no-untyped-def]
         def added(two, *places):  # type: ignore[no-untyped-def]
@@ -227,7 +225,7 @@ def totals(_typing, rows):  # type: ignore[no-untyped-def]
 
 
 def _function(name: str, arguments: int) -> Code:
-    """One of LLVM's functions of vectors."""
+    """Return one of LLVM's functions of vectors."""
 
     def code(_context: Any, builder: ir.IRBuilder, _signature: Any, values: Values) -> ir.Value:
         kind = ir.FunctionType(VECTOR, [VECTOR] * arguments)
@@ -240,24 +238,24 @@ def _function(name: str, arguments: int) -> Code:
 
 @intrinsic
 def root(_typing, a):  # type: ignore[no-untyped-def]
-    """Square roots."""
+    """Return square roots."""
     return _function("sqrt", 1)
 
 
 @intrinsic
 def smaller(_typing, a, b):  # type: ignore[no-untyped-def]
-    """The smaller of each two numbers, NaN if one of them is."""
+    """Return the elementwise minimum; NaN if either number is."""
     return _function("minimum", 2)
 
 
 @intrinsic
 def larger(_typing, a, b):  # type: ignore[no-untyped-def]
-    """The larger of each two numbers, NaN if one of them is."""
+    """Return the elementwise maximum; NaN if either number is."""
     return _function("maximum", 2)
 
 
 def _define(symbol: Any, name: str) -> None:
-    """Make an operator known for Lanes, for Rows, and for Rows with Lanes."""
+    """Define an operator for Lanes, for Rows, and for Rows with Lanes."""
 
     @intrinsic
     def apply(_typing, a, b):  # type: ignore[no-untyped-def]
@@ -291,7 +289,7 @@ for _symbol, _name in (
 
 @compiled
 def aligned(count):  # type: ignore[no-untyped-def]
-    """Zeros (count,) that begin at a cache line: reading across its edge takes twice as long."""
+    """Return zeros (count,) that begin at a cache line, since reads across its edge are slow."""
     raw = np.zeros(count + WIDTH)
     start = -raw.ctypes.data % (8 * WIDTH) // 8
     return raw[start : start + count]
