@@ -235,9 +235,9 @@ def test_no_head_and_no_row_is_in_any_message(tmp_path, algo):
             "evaluate_ins",
             "reconnect_ins",
         ]
-        plan, groups = experiment.strategy.plan, experiment.strategy.groups
+        asked = experiment.federation.asked
         assert kinds.count("fit_ins") == sum(
-            experiment.federation.asked(groups, step.group)[name] for step in plan
+            asked(step.phase.groups, step.group)[name] for step in experiment.strategy.plan
         )
         w = client.weights(client.cohort, experiment.strategy.shared)
         with np.load(tmp_path / f"{name}-state/{name}.npz") as kept:

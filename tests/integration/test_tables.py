@@ -233,7 +233,7 @@ def test_a_run_does_not_go_on_with_other_rows(whole, tmp_path, monkeypatch, capf
 
 def test_users_alone_release_nothing(done, tmp_path):
     path = shared_table(tmp_path / "t.csv", n=60)
-    result = done(path, "algo=standalone")
+    result = done(path, "algo=table/standalone")
     assert (
         set(result["metrics"]) == {"mse"}
         and result["privacy"]["releases"] == 0
@@ -276,7 +276,10 @@ def test_one_column_one_user_one_row(done, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (("algo=centaur",), ("algo=centaur", "does not read tables", "fedrep or standalone")),
+        (
+            ("algo=centaur",),
+            ("algo=centaur", "not with a table", "algo=table/fedrep or algo=table/standalone"),
+        ),
         (("algo=rgrad",), ("algo=rgrad",)),
         (("data.k=9",), ("k=9", "5")),
         (("delta=0",), ("delta=0",)),

@@ -85,7 +85,7 @@ def admission(roster):
 
 def welcome(node):
     """Settings that say whom they are for."""
-    return Welcome({}, None, {}, 0, range(1), 3, None, "mse", about=node)
+    return Welcome({}, None, {}, 0, 1, 0, range(1), 3, None, "mse", about=node)
 
 
 def call(admission, name, **changed):
