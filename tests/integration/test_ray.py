@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 
 from privfed.config.composition import compose
 from privfed.experiment.wiring import Experiment
@@ -82,19 +83,17 @@ def ray(folder):
     """`python -m privfed.run runtime=ray ...`, with Ray's own files in the folder."""
     (folder / "mine/algo").mkdir(parents=True)
     (folder / "mine/trouble.py").write_text(TROUBLE)
-    ours = compose(["algo=fedrep"]).algo
+    ours = OmegaConf.to_container(compose(["algo=fedrep"]).algo)
     client = {
-        **ours.client,
         "_target_": "trouble.TroubleClient",
         "trouble": "none",
         "folder": str(folder),
     }
-    strategy = {**ours.strategy, "rounds": "${rounds}"}
     facts = {
+        **ours,
         "name": "trouble",
         "guarantee": "worst-case",
         "rounds": 6,
-        "strategy": strategy,
         "client": client,
     }
     (folder / "mine/algo/trouble.yaml").write_text(json.dumps(facts))
