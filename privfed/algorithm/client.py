@@ -2,13 +2,15 @@
 
 A client clips the part of each user of its cohort and adds the parts up. Only sums leave it.
 
-What an algorithm writes (nothing else is meant to be overridden):
+What an algorithm writes:
 
-    @task methods    what each user would send, for all users of a block at once, not clipped yet
-    weights()        the users' own linear predictors, given the published model
-    own_errors(), rival_errors(), rivals()   how a simulation judges users at the end
-    keep()           what a user keeps of its own model, if that is not its weights
-    blocks(), portions(), judged()           which users are computed together
+    @task methods   what each user would send, for all users of a block at once, not clipped yet
+    weights()       the users' own linear predictors, given the published model
+    rivals()        predictors to compare with, in simulations
+
+What base classes of families (networks, tables) write besides: `blocks`, `portions` and `judged`
+say which users are computed together; `own_errors`, `rival_errors` and `keep` say how users are
+judged, and what they keep of their own models.
 """
 
 from __future__ import annotations

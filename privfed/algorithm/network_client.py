@@ -259,8 +259,8 @@ class NetworkClient(CohortClient):
     def rival_errors(self, block: Cohort) -> dict[str, Array]:
         """Return nothing.
 
-        Users alone are a separate experiment (algo=standalone), because training one network per
-        user takes longer than a whole run.
+        Users alone are a separate experiment (algo=network/standalone), because training one
+        network per user takes longer than a whole run.
         """
         return {}
 

@@ -146,7 +146,7 @@ class PrivateStrategy(Strategy):
         ]
 
     def noise_std(self, name: str) -> float:
-        """Return the standard deviation of the noise in each entry of a sum's last released mean."""
+        """Return the standard deviation of the noise per entry of a sum's last released mean."""
         releases = self.federation.gate.ledger.releases
         last = next(release for release in reversed(releases) if release.name == name)
         if not isinstance(last, GaussianRelease):
