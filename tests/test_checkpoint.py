@@ -1,4 +1,4 @@
-"""Interrupted runs: the same numbers as without the interruption, nothing released twice, nothing paid back."""
+"""Interrupted runs: the same numbers in the end, nothing released twice, nothing paid back."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class KilledError(Exception):
 
 
 def started(folder, *settings, after=None, between=None):
-    """A run in a folder, killed after this step, or between this step's ledger entry and its checkpoint."""
+    """A run in a folder, killed after this step, or between its ledger entry and its checkpoint."""
     experiment = Experiment(composed(settings))
     folder.mkdir()
     write_config(folder, experiment.cfg)
@@ -152,7 +152,10 @@ LOST = [
 
 @pytest.mark.parametrize(("settings", "step"), LOST)
 def test_what_nothing_can_be_learnt_without_is_not_released_again(tmp_path, settings, step):
-    """The initialiser, the first clip norm, an only choice, under secure noise: refused for good, and nothing more is spent."""
+    """The initialiser, the first clip norm, an only choice, under secure noise.
+
+    All are refused for good, and nothing more is spent.
+    """
     folder = tmp_path / "run"
     started(folder, SECURE, *settings, between=step)
     paid = ledger_of(folder)

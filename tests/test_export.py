@@ -118,7 +118,11 @@ for name, d in (("table.pt2", int(sys.argv[1])), ("linear.pt2", 6)):
     module = torch.export.load(name, extra_files=about).module()
     made = module(torch.tensor(json.loads(sys.argv[2]))[:, :d])
     made = made if isinstance(made, tuple) else (made,)
-    print(json.dumps([[part.tolist() for part in made], sorted(module.state_dict()), json.loads(about["privfed.json"])]))
+    print(json.dumps([
+        [part.tolist() for part in made],
+        sorted(module.state_dict()),
+        json.loads(about["privfed.json"])
+    ]))
 assert "privfed" not in sys.modules
 """
     d = len(privfed.load(table).model.U)

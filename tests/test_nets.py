@@ -1,4 +1,4 @@
-"""Covers cover, public candidates are what they claim to be, and sizes are known before anything is enumerated."""
+"""Covers cover, public candidates are what they claim, and sizes are known before enumeration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from privfed.algorithm import candidate_nets
 
 
 def nearest(U, net):
-    """min over the net and over rotations O of |U - N O|: |U|^2 + |N|^2 - 2 (sum of singular values of N^T U)."""
+    """Distance of U to the net: min over its N and over rotations O of |U - N O|.
+
+    Its square is |U|^2 + |N|^2 - 2 (sum of singular values of N^T U).
+    """
     overlap = np.linalg.svd(net.transpose(0, 2, 1) @ U, compute_uv=False).sum(1)
     return math.sqrt(max(0.0, np.min(np.sum(U**2) + np.sum(net**2, axis=(1, 2)) - 2 * overlap)))
 

@@ -1,4 +1,4 @@
-"""Personal models in Python: the heads that training fits, from any form of data, and clear words about mistakes."""
+"""Personal models in Python: the heads that training fits, any form of data, and clear errors."""
 
 from __future__ import annotations
 

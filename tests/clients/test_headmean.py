@@ -1,4 +1,4 @@
-"""Heads on public features: batched as one by one, of length at most 1 whatever the data, better together than alone."""
+"""Heads on public features: batched as one by one, norm at most 1, better together than alone."""
 
 from __future__ import annotations
 
@@ -73,9 +73,13 @@ def test_no_user_sends_more_than_its_share_or_changes_what_others_send():
     expected = mine.heads(mine.cohort, [], {})
     rng, X = np.random.default_rng(1), mine.cohort.X.astype(np.float64)
     strange = {
-        "huge": X[3] * 1e300, "tiny": X[3] * 1e-310, "flat": np.full_like(X[3], 7.0), "zero": np.zeros_like(X[3]),
-        "the same": np.repeat(X[3][:1], len(X[3]), axis=0), "NaN": np.where(rng.random(X[3].shape) < 0.1, np.nan, X[3]),
-    }  # fmt: skip
+        "huge": X[3] * 1e300,
+        "tiny": X[3] * 1e-310,
+        "flat": np.full_like(X[3], 7.0),
+        "zero": np.zeros_like(X[3]),
+        "the same": np.repeat(X[3][:1], len(X[3]), axis=0),
+        "NaN": np.where(rng.random(X[3].shape) < 0.1, np.nan, X[3]),
+    }
     for name, pixels in strange.items():
         for targets in (
             mine.cohort.y[3],

@@ -1,4 +1,4 @@
-"""Whatever rows a user of a table has, it moves each sum by at most its bound, and disturbs nobody."""
+"""Whatever rows a table user has, they move each sum by at most its bound and disturb nobody."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from privfed.models.table_model import TableModel, unscaled
 from privfed.privacy.clipping import SLACK
 
 CLIPS = {"magnitudes": None, "locate": None, "global": 0.05, "spectral": 1e-4, "gradient": 0.02}
-"""Tasks with bounds far below what users have; None: the square root of the number of columns without public bounds."""
+"""Tasks with bounds far below what users have.
+
+None: the square root of the number of columns without public bounds.
+"""
 CROWD = 7
 
 
@@ -39,7 +42,8 @@ def hostile(schema, rng):
 
     signs = np.where(np.arange(8) % 2, 1.0, -1.0)
     equal = rows_of(schema, 9, rng)[np.zeros(9, dtype=int)]
-    # Pairs that add up to nothing, in a user whose rows are so short that its solutions are enormous: rounding errors are left.
+    # Pairs that add up to zero, for a user whose rows are so short that its solutions are
+    # enormous: rounding errors are left.
     model = model_of(schema)
     short = np.nextafter(np.tile(np.float32(model.centre[:-1]), (3, 1)), np.float32(np.inf))
     pairs = (
@@ -136,7 +140,10 @@ def test_neighbouring_cohorts_are_within_twice_the_bound(setting, task):
 @pytest.mark.parametrize("task", ["global", "spectral", "gradient"])
 @pytest.mark.parametrize("size", [1e40, 1e90, 1e160, 1e300])
 def test_models_that_make_numbers_overflow_stop_nobody_else(task, size):
-    """A global model may be as large as noise makes it; who has no rows of its kind must not suffer from who has."""
+    """Users without rows of a kind must not suffer from users who have some.
+
+    A global model may be as large as noise makes it.
+    """
     schema = schema_of(missing="drop")
     model = model_of(schema)
     w = np.zeros_like(model.w)
@@ -167,7 +174,10 @@ def test_equal_rows_are_no_singular_equations(ridge, m):
 @pytest.mark.parametrize("kind", ["number", "three"])
 @pytest.mark.parametrize("task", ["global", "spectral", "gradient"])
 def test_a_search_finds_nobody_above_the_bound(task, kind):
-    """Random changes of any size, kept where they bring the unclipped sum's rounding, or the clipped sum, further out."""
+    """Search with random changes of any size.
+
+    A change is kept if it moves the unclipped sum's rounding, or the clipped sum, further out.
+    """
     schema = schema_of(kind)
     shared, rng, psi = model_of(schema).arrays, np.random.default_rng(5), 1e-3
     best, rows = 0.0, rows_of(schema, 5, rng)
@@ -220,7 +230,7 @@ def test_shares_have_the_largest_norm_where_all_values_of_a_column_are_alike():
     ],
 )
 def test_a_user_without_finite_errors_does_not_hide_the_others(name):
-    """Simulations: a judgement with a number that is none would be left out, with all users of its node."""
+    """A simulated judgement that is not finite would be left out, with all users of its node."""
     schema = schema_of()
     rng = np.random.default_rng(0)
     users = [rows_of(schema, 6, rng), hostile(schema, rng)[name]]

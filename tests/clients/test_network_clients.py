@@ -1,4 +1,4 @@
-"""What leaves clients with networks, and what they keep: heads stay with their users, in memory and on disk."""
+"""What leaves clients with networks, and what they keep: heads stay with their users."""
 
 from __future__ import annotations
 
@@ -15,8 +15,14 @@ from privfed.report.run_files import write_config, write_run
 
 USERS, CLASSES, K = 12, 10, 5
 SMALL = (
-    "data=patterns", f"data.n={USERS}", "data.m=6", "data.size=6", f"model.module.hidden=[8,{K}]", "rounds=3", "algo.lr=0.1",
-)  # fmt: skip
+    "data=patterns",
+    f"data.n={USERS}",
+    "data.m=6",
+    "data.size=6",
+    f"model.module.hidden=[8,{K}]",
+    "rounds=3",
+    "algo.lr=0.1",
+)
 ALGORITHMS = {
     "centaur": ("algo=network/centaur", "model=mlp"),
     "centaur, sampled": ("algo=network/centaur", "model=mlp", "algo.sampling=0.5"),
@@ -50,7 +56,7 @@ def prepared(name, *more):
 
 @pytest.fixture
 def overheard(monkeypatch):
-    """Every message to and from nodes: (question, ins, res); and all heads that nodes held after any of them."""
+    """Every message to and from nodes: (question, ins, res); and all heads that nodes ever held."""
     messages, heads = [], []
 
     def listen(question):
@@ -70,7 +76,10 @@ def overheard(monkeypatch):
 
 
 def traces(heads):
-    """How a head's numbers would look in bytes: pairs of neighbours in single precision, and each in double precision."""
+    """How a head's numbers would look in bytes.
+
+    Pairs of neighbours in single precision, and each number in double precision.
+    """
     for state in heads:
         for row in (*state["W"].reshape(-1, K), *state["c"]):
             if row.any():
@@ -85,8 +94,14 @@ def everything(message):
     _, ins, res = message
     parts = [*ins.parameters.tensors, *(getattr(res, "parameters", ins.parameters).tensors)]
     for values in (ins.config, res.metrics):
-        parts += [value if isinstance(value, bytes) else np.float64(value).tobytes() if isinstance(value, float) else b""
-                  for value in values.values()]  # fmt: skip
+        parts += [
+            value
+            if isinstance(value, bytes)
+            else np.float64(value).tobytes()
+            if isinstance(value, float)
+            else b""
+            for value in values.values()
+        ]
     return b"\n".join(parts)
 
 

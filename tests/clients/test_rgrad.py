@@ -1,4 +1,4 @@
-"""What users of DP-RGrad send is the projected gradient, user by user, and the retraction is the SVD it stands for."""
+"""Users of DP-RGrad send the projected gradient, user by user; the retraction is the SVD."""
 
 from __future__ import annotations
 

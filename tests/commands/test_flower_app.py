@@ -1,4 +1,4 @@
-"""privfed as a Flower app, over a grid that lives in this process: settings, who is let in, faults, heads, resuming."""
+"""privfed as a Flower app, over a grid in this process: settings, admission, faults, resuming."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ QUICK = f"{SMALL} runtime.join_timeout=10"
 
 
 class Grid:
-    """Nodes by number, each with its node-config; asked at once, answered when pulled. silent: those that never answer."""
+    """Nodes by number, each with its node-config; asked at once, answered when pulled.
+
+    silent: nodes that never answer.
+    """
 
     def __init__(self, *nodes, silent=()):
         self.nodes, self.silent = dict(enumerate(nodes, start=1)), set(silent)
@@ -176,7 +179,8 @@ def test_real_users_keep_their_heads_and_need_a_roster(tmp_path):
             "state": str(tmp_path / f"heads-{name}"),
         }
     run = {
-        "overrides": "data=remote data.d=3 data.k=1 data.n=2 rounds=1 eps=5 runtime.join_timeout=10",
+        "overrides": "data=remote data.d=3 data.k=1 data.n=2 rounds=1 eps=5 "
+        "runtime.join_timeout=10",
         "out": str(tmp_path / "run"),
     }
     grid = Grid(*named(roster, tmp_path, **own))

@@ -76,6 +76,9 @@ def test_a_supernode_shows_flowers_own_command(keys, capsys):
     ],
 )
 def test_the_end_of_a_supernode_is_explained(said, words):
-    output = f"\x1b[91mERROR\x1b[0m: Exit Code: 305\nFailed to initialize the connection to the SuperLink.\n{said}\nHelp.\n"
+    output = (
+        "\x1b[91mERROR\x1b[0m: Exit Code: 305\n"
+        f"Failed to initialize the connection to the SuperLink.\n{said}\nHelp.\n"
+    )
     error = why_supernode_ended(output)
     assert words in str(error) and "\n" not in str(error) and error.exit_code == 2

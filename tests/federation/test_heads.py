@@ -1,4 +1,4 @@
-"""Heads on a user's own disk: whole files or none, read by nobody else, inside their folder whatever a user is called."""
+"""Heads on a user's own disk: whole files or none, private, inside their folder for any name."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def participant(tmp_path):
 
 
 def test_real_rows_are_not_given_to_a_simulation(factory, participant):
-    """Its noise is seeded: whoever knows the seed, and every announcement tells it, could take it away."""
+    """Its noise is seeded, and every announcement tells the seed: anybody could remove it."""
     with pytest.raises(ConfigError, match="takes alice for a simulated user"):
         participant().welcome(factory.welcome(range(1), simulated=True).to_json())
     participant().welcome(factory.welcome(range(1)).to_json())

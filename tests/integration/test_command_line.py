@@ -168,7 +168,8 @@ def test_bad_input_is_one_clear_line(arguments, words, tmp_path, monkeypatch, ca
         ("name: [", "not valid YAML"),
         ("name: mine\nguarantee: none\nrounds: 1\nstrategy: {}\nclient: {}\n", "_target_"),
         (
-            "name: mine\nguarantee: none\nrounds: 1\nstrategy: {_target_: strategies.fedrep.FedRep, speed: 1}\nclient: {}\n",
+            "name: mine\nguarantee: none\nrounds: 1\n"
+            "strategy: {_target_: strategies.fedrep.FedRep, speed: 1}\nclient: {}\n",
             "do not fit",
         ),
     ],
@@ -253,7 +254,10 @@ def test_help_is_worth_reading_and_cheap():
 
 
 def test_a_run_imports_neither_torch_nor_ray(tmp_path):
-    code = f"import sys; from privfed.commands.run import main; assert main({[*SMALL, '--quiet', 'out=o']!r}) == 0\n"
+    code = (
+        "import sys; from privfed.commands.run import main; "
+        f"assert main({[*SMALL, '--quiet', 'out=o']!r}) == 0\n"
+    )
     code += "heavy = {'torch', 'ray', 'matplotlib'} & set(sys.modules)\nassert not heavy, heavy"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path

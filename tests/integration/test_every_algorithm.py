@@ -30,14 +30,22 @@ SMALL = {
 }
 LINEAR = ("data.n=200", "data.d=6", "rounds=3")
 IMAGES = ("data.n=60", "data.m=6", "data.size=6", "model.module.hidden=[8,5]")
-NETWORKS = {name: (f"algo={name}", *IMAGES, "rounds=3") for name in ("fedavg_ft", "ppsgd", "pmtl_ft")} | {
+NETWORKS = {
+    name: (f"algo={name}", *IMAGES, "rounds=3") for name in ("fedavg_ft", "ppsgd", "pmtl_ft")
+} | {
     "centaur, network": ("algo=network/centaur", "model=mlp", *IMAGES, "rounds=3"),
     "standalone, network": ("algo=network/standalone", "model=mlp", *IMAGES, "algo.epochs=3"),
     "centaur, LeNet": (
-        "algo=network/centaur", "model=lenet", "data.n=20", "data.m=6", "data.size=16", "model.module.channels=[2,3]",
-        "model.module.hidden=[5]", "rounds=3",
+        "algo=network/centaur",
+        "model=lenet",
+        "data.n=20",
+        "data.m=6",
+        "data.size=16",
+        "model.module.channels=[2,3]",
+        "model.module.hidden=[5]",
+        "rounds=3",
     ),
-}  # fmt: skip
+}
 OTHERS = {name for name in options("algo") if not name.startswith(("network/", "table/"))}
 """Networks have settings of their own below; tables have tests of their own."""
 ALGORITHMS = sorted({*OTHERS, *NETWORKS})
@@ -125,8 +133,12 @@ def test_the_cost_is_never_below_what_the_ledger_says_under_either_relation(algo
 @pytest.mark.parametrize("preset", options("preset"))
 def test_presets_can_be_planned(preset):
     """Those with downloaded images on patterns of the same size."""
-    known = {"centaur-cifar10": (3, 32, 10), "centaur-cifar100": (3, 32, 100), "centaur-emnist": (1, 28, 47),
-             "centaur-fashion": (1, 28, 10)}  # fmt: skip
+    known = {
+        "centaur-cifar10": (3, 32, 10),
+        "centaur-cifar100": (3, 32, 100),
+        "centaur-emnist": (1, 28, 47),
+        "centaur-fashion": (1, 28, 10),
+    }
     keys = ("data.channels", "data.size", "data.classes")
     images = (
         [f"{key}={value}" for key, value in zip(keys, known[preset], strict=True)]

@@ -1,4 +1,4 @@
-"""Federations over gRPC: the same numbers as in one process, real clients with files, newcomers, and nothing private leaves."""
+"""Federations over gRPC: the same numbers as locally, real clients, nothing private leaves."""
 
 from __future__ import annotations
 
@@ -74,7 +74,10 @@ def test_pictures_over_grpc(fleet, settings):
 
 @pytest.mark.slow
 def test_real_and_simulated_users_in_one_federation_and_a_newcomer(fleet):
-    """Over TLS: alice and bob have files, fifty users are simulated; dora, who is not registered, comes later."""
+    """Over TLS: alice and bob have files, fifty users are simulated; dora comes later.
+
+    dora is not registered.
+    """
     folder = fleet.folder
     make_certificates(folder / "tls", ["127.0.0.1"])
     registered = fleet.start("roster", "roster.json", "alice", "bob", "--simulated", "extra=50")
@@ -157,7 +160,10 @@ def test_real_and_simulated_users_in_one_federation_and_a_newcomer(fleet):
 
 
 def found(content: bytes, secrets) -> bool:
-    """Whether any of these vectors, or a number of one, stands in the bytes: as 64 or 32 bits, or in decimal digits."""
+    """Whether the bytes contain any of these vectors, or a number of one.
+
+    Numbers are searched for as 64 or 32 bits, and in decimal digits.
+    """
     numbers = np.concatenate([np.ravel(secret) for secret in secrets])
     forms = {x.astype(kind).tobytes() for x in numbers for kind in ("<f8", ">f8")}
     forms |= {
@@ -186,7 +192,7 @@ def test_thirty_processes_of_one_user_each_that_do_not_need_torch(fleet):
 
 
 class Tap:
-    """Flower's bridge with a participant at its other end instead of a network; every message is kept as bytes."""
+    """Flower's bridge with a participant instead of a network; every message is kept as bytes."""
 
     def __init__(self, participant):
         self.participant, self.messages = participant, []
@@ -204,7 +210,7 @@ class Tap:
 
 @pytest.mark.parametrize("algo", ["fedrep", "altmin", "centaur", "expmech"])
 def test_no_head_and_no_row_is_in_any_message(tmp_path, algo):
-    """Two real users who take part from hello to goodbye; what they say is searched for what is theirs."""
+    """Two real users from hello to goodbye; what they say is searched for what is theirs."""
     names = ("alice", "bob")
     rows = {name: write_csv(tmp_path / f"{name}.csv", seed) for seed, name in enumerate(names)}
     roster = Roster(Member(name, 1, new_token()) for name in names)

@@ -1,4 +1,4 @@
-"""Faults with real processes: a run goes on with zeros for who is missing, or stops and can be resumed; no wait is endless."""
+"""Faults with real processes: zeros for missing users, or a resumable stop; no endless wait."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def check_result(folder, releases):
 
 
 def test_killed_hanging_and_returning_clients_count_as_zero_and_nothing_else_changes(fleet):
-    """Node 1 is killed in mid-round and started again, then hangs past the round's time and wakes up again."""
+    """Node 1 is killed in mid-round and restarted, then hangs past the round's time and wakes."""
     settings = (*SMALL, "rounds=20000")  # far more than it takes: the run is interrupted in the end
     server, port = serve(fleet, *settings, "runtime.round_timeout=2")
     folder = fleet.folder / "run"
@@ -104,7 +104,8 @@ def test_killed_hanging_and_returning_clients_count_as_zero_and_nothing_else_cha
     assert {row["users"] for row in rows} == {60} and len(
         {row["noise_std"] for row in rows[1:]}
     ) == 1
-    # Noise and divisor are those of the full run: the same noise, the same n, zeros for who was away.
+    # Noise and divisor are those of the full run: the same noise, the same n, zeros for absent
+    # users.
     expected = reference(
         *settings, absent=lambda step: {"1"} if missing[step - 1] else set(), steps=len(rows)
     )

@@ -1,4 +1,4 @@
-"""Hostile clients over real connections: none moves a sum by more than its users may, none stops the server."""
+"""Hostile clients over real connections: none exceeds its users' bound, none stops the server."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ MALFORMED = {
 
 
 def test_no_answer_moves_a_sum_by_more_than_its_users_may():
-    """The server runs in this process, on a real port, so that what its gate is given can be compared."""
+    """The server runs in this process, on a real port, so that what enters its gate is seen."""
     poisons = {**LOUD, **MALFORMED}
     experiment = Experiment(
         compose(
@@ -154,7 +154,7 @@ def test_no_answer_moves_a_sum_by_more_than_its_users_may():
 
 @pytest.mark.slow
 def test_a_server_survives_strangers_floods_and_thieves_of_names(fleet):
-    """Node 0 is hostile, node 1 sends zeros and keeps every step waiting until the abuse of that step is over."""
+    """Node 0 is hostile; node 1 sends zeros, and delays each step until the abuse is over."""
     settings = (*SETTINGS, "runtime.nodes=3", "eps=4", "rounds=8")
     server, port = fleet.server(*settings, "runtime.round_timeout=6", "out=run", "--insecure")
     tokens = [(fleet.folder / f"run/tokens/{name}.token").read_text().strip() for name in "01"]
@@ -218,7 +218,8 @@ def test_a_server_survives_strangers_floods_and_thieves_of_names(fleet):
     with (folder / "rounds.csv").open() as file:
         missing = [int(row["missing_users"]) for row in csv.DictReader(file)]
     assert missing == [0, 0, 0, 20, 0, 20, 20, 20]
-    # Whoever sent zeros or nothing moved nothing: the honest node's run, with everybody's noise and divisor.
+    # Nodes that sent zeros or nothing moved nothing: the honest node's run, with everybody's
+    # noise and divisor.
     np.testing.assert_array_equal(
         model_of(folder), reference(*settings, absent=lambda step: {"0", "1"})
     )

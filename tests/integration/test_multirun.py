@@ -1,4 +1,4 @@
-"""Sweeps: every combination, in processes; what fails, is killed or interrupted costs nothing but itself."""
+"""Sweeps: every combination, in processes; a failed, killed or stopped one costs only itself."""
 
 from __future__ import annotations
 

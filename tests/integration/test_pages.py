@@ -1,4 +1,4 @@
-"""The pages in a real browser: nothing broken, nothing cut off on a phone, readable in light and dark, usable by keyboard."""
+"""The pages in a real browser: nothing broken, nothing cut off, readable, usable by keyboard."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ import pytest
 from support.browser import Browser, find_chromium
 
 CHARTS = """[...document.querySelectorAll('svg')].map(svg => {
-  const box = svg.getBoundingClientRect(), ink = svg.querySelectorAll('polyline, rect, circle, polygon, path');
+  const box = svg.getBoundingClientRect();
+  const ink = svg.querySelectorAll('polyline, rect, circle, polygon, path');
   return {width: box.width, height: box.height, marks: [...ink].filter(mark => {
     const own = mark.getBoundingClientRect(), style = getComputedStyle(mark);
     const colour = style.fill != 'none' ? style.fill : style.stroke;
     return own.width + own.height > 0 && colour != 'none' && colour != 'rgba(0, 0, 0, 0)';
   }).length, outside: [...svg.querySelectorAll('text')].filter(text => {
     const own = text.getBoundingClientRect();
-    return own.left < box.left - 1 || own.right > box.right + 1 || own.top < box.top - 1 || own.bottom > box.bottom + 1;
+    return own.left < box.left - 1 || own.right > box.right + 1
+      || own.top < box.top - 1 || own.bottom > box.bottom + 1;
   }).map(text => text.textContent)};
 })"""
 OVERFLOW = """[...document.querySelectorAll('main *')].filter(one => {
   const box = one.getBoundingClientRect();
-  return box.right > innerWidth + 1 && !one.closest('.scroll') && !one.closest('pre') && !one.closest('svg');
+  return box.right > innerWidth + 1
+    && !one.closest('.scroll') && !one.closest('pre') && !one.closest('svg');
 }).map(one => one.outerHTML.slice(0, 100))"""
 CONTRAST = """(() => {
   const light = colour => {
@@ -37,7 +40,8 @@ CONTRAST = """(() => {
   };
   const words = [...document.querySelectorAll('h1, h2, p, td, th, li, summary, pre, a, svg text')];
   return words.filter(one => one.textContent.trim()).map(one => {
-    const style = getComputedStyle(one), own = light(one instanceof SVGElement ? style.fill : style.color);
+    const style = getComputedStyle(one);
+    const own = light(one instanceof SVGElement ? style.fill : style.color);
     const [low, high] = [own, light(below(one))].sort((a, b) => a - b);
     return [(high + 0.05) / (low + 0.05), one.outerHTML.slice(0, 80)];
   }).sort((a, b) => a[0] - b[0])[0];
@@ -144,8 +148,10 @@ def test_the_browser_would_notice(browser, tmp_path):
     """The checks above are worth nothing unless they fail on a bad page."""
     bad = tmp_path / "bad.html"
     bad.write_text(
-        "<!doctype html><meta name=viewport content='width=device-width'><main><p style='color:#bbb'>pale</p>"
-        "<div style='width:2000px'>wide</div><svg></svg></main><script>nowhere()</script><img src='http://127.0.0.1:9/x'>"
+        "<!doctype html><meta name=viewport content='width=device-width'>"
+        "<main><p style='color:#bbb'>pale</p>"
+        "<div style='width:2000px'>wide</div><svg></svg></main>"
+        "<script>nowhere()</script><img src='http://127.0.0.1:9/x'>"
     )
     browser.open(bad, 360)
     assert any("Uncaught" in words for words in browser.complaints)

@@ -25,7 +25,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture
 def personalize(tmp_path, monkeypatch, capsys):
-    """The command in a folder of its own: exit code, standard output, and the one line about what went wrong."""
+    """The command in its own folder: exit code, standard output, and the one line of error."""
     monkeypatch.chdir(tmp_path)
 
     def personalize(run, *arguments):
@@ -180,17 +180,53 @@ def test_mistakes(runs, personalize, tmp_path):
         ("bare.csv: has a header and no rows", "--data", "bare.csv"),
         ("aimless.csv: has no column 'target' (the target)", "--data", "aimless.csv"),
         ("short.csv: has no column 'size' (a feature)", "--data", "short.csv"),
-        ("short.csv: has no column 'size' (a feature)", "--data", "mine.csv", "--predict", "short.csv"),
-        ("--predict none.csv: there is no such file", "--data", "mine.csv", "--predict", "none.csv"),
+        (
+            "short.csv: has no column 'size' (a feature)",
+            "--data",
+            "mine.csv",
+            "--predict",
+            "short.csv",
+        ),
+        (
+            "--predict none.csv: there is no such file",
+            "--data",
+            "mine.csv",
+            "--predict",
+            "none.csv",
+        ),
         ("odd.csv: line 2, column 'size': 'big' is not a number", "--data", "odd.csv"),
         ("one.csv: has no column 'user' (--user)", "--data", "one.csv", "--user", "u1"),
         ("mine.csv: has no rows of user 'u3'; did you mean", "--data", "mine.csv", "--user", "u3"),
-        ("one.csv: does not say whose rows it has, and mine.csv is of 2 users", "--data", "mine.csv", "--predict", "one.csv"),
+        (
+            "one.csv: does not say whose rows it has, and mine.csv is of 2 users",
+            "--data",
+            "mine.csv",
+            "--predict",
+            "one.csv",
+        ),
         ("--target=size: the run predicts 'target'", "--data", "mine.csv", "--target", "size"),
-        ("--out mine.csv: is given as another file, too", "--data", "mine.csv", "--out", "mine.csv"),
-        ("--head predictions.csv: is given as another file, too", "--data", "mine.csv", "--head", "predictions.csv"),
-        ("--out no/where.csv: cannot write there (No such file or directory)", "--data", "mine.csv", "--out", "no/where.csv"),
-    ):  # fmt: skip
+        (
+            "--out mine.csv: is given as another file, too",
+            "--data",
+            "mine.csv",
+            "--out",
+            "mine.csv",
+        ),
+        (
+            "--head predictions.csv: is given as another file, too",
+            "--data",
+            "mine.csv",
+            "--head",
+            "predictions.csv",
+        ),
+        (
+            "--out no/where.csv: cannot write there (No such file or directory)",
+            "--data",
+            "mine.csv",
+            "--out",
+            "no/where.csv",
+        ),
+    ):
         code, _, err = personalize(run, *arguments)
         assert code == 2 and f"privfed: {words}" in err, err
     assert "is not a finished run" in personalize("unfinished", "--data", "mine.csv")[2]

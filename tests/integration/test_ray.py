@@ -1,4 +1,4 @@
-"""runtime=ray: the same numbers from other processes, lost ones, mistakes, and clusters that are not there."""
+"""runtime=ray: the same numbers from other processes, lost processes, mistakes, absent clusters."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ class TroubleClient(FedRepClient):
                 raise ZeroDivisionError("a bug of mine")
         if config["step"] > 3 and not self.first and self.trouble in ("kill", "hang"):
             made = self.folder / f"{self.trouble}-made"
-            deadline = time.monotonic() + 3  # give the lost node time: the command, both nodes, and one again make four
+            # Give the lost node time: the command, both nodes, and one again make four.
+            deadline = time.monotonic() + 3
             while made.read_text().count("\\n") < 4 and time.monotonic() < deadline:
                 time.sleep(0.05)
             time.sleep(0.2)
@@ -181,7 +182,10 @@ def test_a_ray_of_our_own_an_algorithm_of_one_s_own_and_data_made_once_in_each_p
         "runtime.nodes=2",
         "out=own",
     )
-    large = "import sys; from privfed.runtimes import ray; ray.INLINE_BYTES = 0; from privfed.commands.run import main; sys.exit(main())"
+    large = (
+        "import sys; from privfed.runtimes import ray; ray.INLINE_BYTES = 0; "
+        "from privfed.commands.run import main; sys.exit(main())"
+    )
     done = ray(*line, code=large)  # as with large models: parameters through the object store
     assert done.returncode == 0 and done.stderr == "", done.stderr
     made = [line.split() for line in (folder / "none-made").read_text().splitlines()]
@@ -251,7 +255,10 @@ def test_what_the_cluster_cannot_hold_is_said_at_once(ray, address):
 
 @pytest.mark.slow
 def test_a_cluster_of_another_version_is_one_clear_line(ray, address):
-    code = "import sys, ray; ray.__version__ = '0.1'; from privfed.commands.run import main; sys.exit(main())"
+    code = (
+        "import sys, ray; ray.__version__ = '0.1'; "
+        "from privfed.commands.run import main; sys.exit(main())"
+    )
     done = ray(*SIZE, f"runtime.address={address}", "runtime.nodes=2", code=code)
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
     assert "ersion mismatch" in done.stderr and "0.1" in done.stderr
@@ -265,7 +272,10 @@ def test_an_address_where_nobody_answers_is_one_clear_line(ray):
 
 
 def test_without_ray_one_is_told_how_to_install_it_and_plans_do_not_load_it(ray):
-    code = "import sys; sys.modules['ray'] = None; from privfed.commands.run import main; sys.exit(main())"
+    code = (
+        "import sys; sys.modules['ray'] = None; "
+        "from privfed.commands.run import main; sys.exit(main())"
+    )
     done = ray(code=code)
     assert (
         done.returncode == 2
@@ -274,14 +284,18 @@ def test_without_ray_one_is_told_how_to_install_it_and_plans_do_not_load_it(ray)
     )
     done = ray(
         "--plan",
-        code="import sys; from privfed.commands.run import main; main(); sys.exit('ray' in sys.modules)",
+        code="import sys; from privfed.commands.run import main; main(); "
+        "sys.exit('ray' in sys.modules)",
     )
     assert done.returncode == 0 and "nothing was released" in done.stdout, done.stderr
 
 
 def test_a_ray_of_our_own_listens_on_loopback_only(ray):
     told = "print(settings['address'], ray._private.services.get_node_ip_address()); sys.exit(0)"
-    code = f"import ray, sys\ndef init(**settings): {told}\nray.init = init\nfrom privfed.commands.run import main; main()"
+    code = (
+        f"import ray, sys\ndef init(**settings): {told}\nray.init = init\n"
+        "from privfed.commands.run import main; main()"
+    )
     done = ray(*SIZE, "runtime.nodes=1", code=code)
     assert done.stdout.splitlines()[-1] == "local 127.0.0.1", done.stderr
 

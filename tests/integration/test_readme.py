@@ -1,4 +1,4 @@
-"""What the README shows, runs: its commands, its Python, and the algorithm one adds from outside the tree."""
+"""What the README shows, runs: its commands, its Python, and its algorithm outside the tree."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_make_targets_and_ci_are_what_the_readme_says():
 
 
 def test_the_shown_output_is_what_the_command_prints(command):
-    """Steps and errors line by line; times, speed, memory and the folder's name differ from run to run."""
+    """Steps and errors line by line; times, speed, memory and the folder's name may differ."""
     shown = [
         line for line in blocks("text")[0].splitlines() if "epsilon spent" in line or "│" in line
     ]

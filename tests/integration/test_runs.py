@@ -173,7 +173,10 @@ def test_auto_clip_norms_work_at_any_scale_of_the_data(experiment):
     ],
 )
 def test_the_papers_problem_is_solved_within_the_budget(eps, more, most):
-    """Mean population MSE of 5 seeds at n=20000 (oracle: 1.28e-4 with all of a user's data, 1.98e-4 with half)."""
+    """Mean population MSE of 5 seeds at n=20000.
+
+    Oracle: 1.28e-4 with all data of each user, 1.98e-4 with half.
+    """
     from privfed.config.composition import compose
     from privfed.experiment.wiring import Experiment
 

@@ -1,7 +1,8 @@
-"""SuperLink and SuperNodes on loopback: the same numbers as in one process, killed nodes, refusals in one line.
+"""SuperLink and SuperNodes on loopback: the same numbers, killed nodes, refusals in one line.
 
-Everything over a SuperLink waits most of the time (nodes look for messages every three seconds), so that the required run goes
-on in the background while one other federation is shared by the rest.
+Everything over a SuperLink waits most of the time (nodes look for messages every three seconds).
+For this reason the required run goes on in the background while one other federation is shared
+by the rest.
 """
 
 from __future__ import annotations
@@ -120,7 +121,8 @@ def test_a_killed_node_stops_the_run_below_the_quorum_and_it_resumes_to_the_same
         shared.run(tmp_path / "run", *settings, on_step=kill)
     assert not (tmp_path / "run" / "result.json").exists()
     assert len((tmp_path / "run" / "ledger.jsonl").read_text().splitlines()) == 1
-    # A SuperLink takes a key again only when its node counts as offline: two heartbeats of 30 s after the last one.
+    # A SuperLink takes a key again only when its node counts as offline: two heartbeats of 30 s
+    # after the last one.
     time.sleep(max(0.0, killed[0] + 62.0 - time.monotonic()))
     shared.add("1")
     agrees(shared.run(tmp_path / "run", *settings, resume=True), "rounds=1")

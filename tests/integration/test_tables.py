@@ -133,7 +133,10 @@ def test_the_same_numbers_in_other_processes(command, tmp_path, whole, runtime):
 
 
 def killed(line, saves, before):
-    """Run a command in a child that dies, as the power going out, before or after its checkpoint is saved for so many times."""
+    """Run a command in a child that kills itself after `saves` saves of its checkpoint.
+
+    before: it does so just before the next save.
+    """
     pid = os.fork()
     if pid == 0:
         original, count = checkpoint.save, 0
@@ -177,7 +180,7 @@ def test_a_killed_run_goes_on_to_the_same_end(done, tmp_path, whole, saves, befo
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A run that nobody interrupted; everything is loaded and compiled here, so that no child has to."""
+    """A run that nobody interrupted; it loads and compiles everything, so that no child has to."""
     folder = tmp_path_factory.mktemp("whole")
     path = shared_table(folder / "t.csv", n=40)
     line = [*LINE, f"data.path={path}", f"out={folder / 'run'}"]
@@ -260,7 +263,8 @@ def test_one_column_one_user_one_row(done, tmp_path):
     path = tmp_path / "t.csv"
     schema = tmp_path / "schema.yaml"
     schema.write_text(
-        "user: user\ntarget: {column: target, kind: numeric, bounds: [0, 9]}\ncolumns: {x: {kind: numeric}}\n"
+        "user: user\ntarget: {column: target, kind: numeric, bounds: [0, 9]}\n"
+        "columns: {x: {kind: numeric}}\n"
     )
     for rows in (
         ["a,1.5,2"],

@@ -29,7 +29,7 @@ def agree(found, wanted, tolerance=1e-12):
 @pytest.mark.parametrize("k", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize(("m", "d"), [(2, 5), (4, 7), (6, 13), (10, 50), (14, 9)])
 def test_gradients_agree(k, m, d, dtype):
-    """Some users have dependent rows, no data, or numbers that overflow; some shapes have m <= k."""
+    """Some users have dependent rows, no data, or overflowing numbers; some shapes have m <= k."""
     rng = np.random.default_rng([k, m, d])
     B, fits = 53, m - m // 2
     X, y = rng.standard_normal((B, m, d)), rng.standard_normal((B, m))

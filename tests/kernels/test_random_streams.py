@@ -1,4 +1,4 @@
-"""Random numbers by place: published test vectors, exact formulas, distributions, and no trace of how a stream is cut."""
+"""Random numbers by place: published test vectors, formulas, distributions, no trace of cuts."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_long_courses_are_explicit_and_the_same():
 
 @pytest.mark.parametrize("kind", [CentaurClient, FedAvgClient, AdditiveClient, MultiTaskClient])
 def test_labels_that_are_no_class_count_for_nothing(kind):
-    """A user with examples that do not count is the user without them, when nothing depends on their order."""
+    """A user with examples that do not count is the user without them, if order plays no role."""
     _, net = network("mlp")
     cohort = users(36, ragged=False)
     cohort.y[:, 6:] = [-1, CLASSES, 1.5, 1e300]

@@ -44,9 +44,19 @@ def test_centaur_two_rounds_in_a_row(name, batch):
         for i in range(USERS):
             x, y = user(client, i)
             change, head = naive_networks.centaur(
-                module, net.split, names, shared, before[i], x, y, head_batches(client, i, t),
-                batches(client, i, client.local_epochs, "batches", t), CLASSES, sgd(client, head=True), sgd(client)
-            )  # fmt: skip
+                module,
+                net.split,
+                names,
+                shared,
+                before[i],
+                x,
+                y,
+                head_batches(client, i, t),
+                batches(client, i, client.local_epochs, "batches", t),
+                CLASSES,
+                sgd(client, head=True),
+                sgd(client),
+            )
             heads = [*heads[:i], head, *heads[i + 1 :]]
             theirs.append(change)
         agree(mine, theirs)

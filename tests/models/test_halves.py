@@ -39,7 +39,10 @@ def test_the_start_is_the_seed_s():
 
 
 def test_the_start_is_the_same_in_all_threads():
-    """torch's generator belongs to all threads at once: two that start networks at the same time must not share it."""
+    """Two threads that start networks at the same time must not share torch's generator.
+
+    It belongs to all threads at once.
+    """
     made = network(architectures.mlp((1, 6, 6), 4, [64, 64, 64, 5]))
     wanted = made.initial(0, whole=True)
     with ThreadPoolExecutor(8) as pool:

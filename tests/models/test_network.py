@@ -1,4 +1,4 @@
-"""What can be split into a shared body and a head of one's own, and what is refused, in one line."""
+"""What can be split into a shared body and a personal head, and what is refused, in one line."""
 
 from __future__ import annotations
 
@@ -62,44 +62,110 @@ class Pair(nn.Module):
 
 
 REFUSED = {
-    "no such layer": (net, {"split": "haed"}, "model.split=haed: the network has no such layer; did you mean 'head'"),
-    "all is no layer": (net, {"split": ""}, "model.split=: the network has no such layer; known: first, head"),
-    "no linear layer": (lambda: net(nn.ReLU()), {"split": "layer0"}, "is a ReLU; the head must be a linear layer"),
+    "no such layer": (
+        net,
+        {"split": "haed"},
+        "model.split=haed: the network has no such layer; did you mean 'head'",
+    ),
+    "all is no layer": (
+        net,
+        {"split": ""},
+        "model.split=: the network has no such layer; known: first, head",
+    ),
+    "no linear layer": (
+        lambda: net(nn.ReLU()),
+        {"split": "layer0"},
+        "is a ReLU; the head must be a linear layer",
+    ),
     "linear in name": (
-        lambda: named(flatten=nn.Flatten(), first=nn.Linear(36, 5), head=Absolute(5, 4)), {}, "is a Absolute; the head must be"
+        lambda: named(flatten=nn.Flatten(), first=nn.Linear(36, 5), head=Absolute(5, 4)),
+        {},
+        "is a Absolute; the head must be",
     ),
-    "not the output": (net, {"split": "first"}, "model.split=first: is not the layer that computes the network's output"),
+    "not the output": (
+        net,
+        {"split": "first"},
+        "model.split=first: is not the layer that computes the network's output",
+    ),
     "not the last": (
-        lambda: net(end=nn.Softmax(1)), {}, "model.split=head: is not the layer that computes the network's output"
+        lambda: net(end=nn.Softmax(1)),
+        {},
+        "model.split=head: is not the layer that computes the network's output",
     ),
-    "batch normalisation": (lambda: net(nn.BatchNorm1d(5)), {}, "keeps 'layer0.running_mean' beside its parameters"),
+    "batch normalisation": (
+        lambda: net(nn.BatchNorm1d(5)),
+        {},
+        "keeps 'layer0.running_mean' beside its parameters",
+    ),
     "of the batch alone": (
-        lambda: net(nn.BatchNorm1d(5, affine=False, track_running_stats=False)), {}, "depends on the other images"
+        lambda: net(nn.BatchNorm1d(5, affine=False, track_running_stats=False)),
+        {},
+        "depends on the other images",
     ),
-    "with parameters": (lambda: net(nn.BatchNorm1d(5, track_running_stats=False)), {}, "depends on the other images"),
+    "with parameters": (
+        lambda: net(nn.BatchNorm1d(5, track_running_stats=False)),
+        {},
+        "depends on the other images",
+    ),
     "centred": (lambda: net(Centred()), {}, "depends on the other images"),
     "nothing starts it": (lambda: net(Bare()), {}, "nothing says how 'layer0.shift' starts"),
     "takes no part": (Idle, {}, "'idle.weight' takes no part in what the network gives"),
     "other images": (net, {"shape": (1, 7, 7)}, "does not take images of data.shape=[1, 7, 7]: "),
     "other channels": (
-        lambda: architectures.lenet((1, 16, 16), 4, [2, 2], [5]), {"shape": (3, 16, 16)}, "does not take images of data.shape=[3, 16, 16]"
+        lambda: architectures.lenet((1, 16, 16), 4, [2, 2], [5]),
+        {"shape": (3, 16, 16)},
+        "does not take images of data.shape=[3, 16, 16]",
     ),
-    "other classes": (net, {"classes": 7}, "gives [4] for an image, not one number for each of 7 classes"),
+    "other classes": (
+        net,
+        {"classes": 7},
+        "gives [4] for an image, not one number for each of 7 classes",
+    ),
     "two answers": (Pair, {}, "gives tuple for an image"),
     "no module": (lambda: 3, {}, "model.module: int is not a torch.nn.Module"),
-    "device": (net, {"device": "abacus"}, "model.device=abacus: there is no such device; use auto, cpu or cuda"),
-    "device without numbers": (net, {"device": "meta"}, "model.device=meta: there is no such device"),
+    "device": (
+        net,
+        {"device": "abacus"},
+        "model.device=abacus: there is no such device; use auto, cpu or cuda",
+    ),
+    "device without numbers": (
+        net,
+        {"device": "meta"},
+        "model.device=meta: there is no such device",
+    ),
     "device of no name": (net, {"device": None}, "model.device=None: there is no such device"),
-    "precision": (net, {"precision": "float16"}, "model.precision=float16: must be one of float32, bfloat16"),
-}  # fmt: skip
+    "precision": (
+        net,
+        {"precision": "float16"},
+        "model.precision=float16: must be one of float32, bfloat16",
+    ),
+}
 ZOO = {
-    "too small": (lambda: architectures.lenet((1, 8, 8), 4, [2, 2], [5]), "data.shape=[1, 8, 8]: too small for LeNet's 5x5 filters"),
-    "three convolutions": (lambda: architectures.lenet((1, 16, 16), 4, [2, 2, 2], [5]), "model.module.channels=[2, 2, 2]: LeNet has two"),
-    "no channel": (lambda: architectures.lenet((1, 16, 16), 4, [2, 0], [5]), "model.module.channels=0: must be a whole number"),
-    "nothing hidden": (lambda: architectures.mlp((1, 6, 6), 4, []), "model.module.hidden=[]: give at least one hidden layer"),
-    "half a unit": (lambda: architectures.mlp((1, 6, 6), 4, [2.5]), "model.module.hidden=2.5: must be a whole number"),
-    "nothing hidden in LeNet": (lambda: architectures.lenet((1, 16, 16), 4, [2, 2], []), "give at least one hidden layer"),
-}  # fmt: skip
+    "too small": (
+        lambda: architectures.lenet((1, 8, 8), 4, [2, 2], [5]),
+        "data.shape=[1, 8, 8]: too small for LeNet's 5x5 filters",
+    ),
+    "three convolutions": (
+        lambda: architectures.lenet((1, 16, 16), 4, [2, 2, 2], [5]),
+        "model.module.channels=[2, 2, 2]: LeNet has two",
+    ),
+    "no channel": (
+        lambda: architectures.lenet((1, 16, 16), 4, [2, 0], [5]),
+        "model.module.channels=0: must be a whole number",
+    ),
+    "nothing hidden": (
+        lambda: architectures.mlp((1, 6, 6), 4, []),
+        "model.module.hidden=[]: give at least one hidden layer",
+    ),
+    "half a unit": (
+        lambda: architectures.mlp((1, 6, 6), 4, [2.5]),
+        "model.module.hidden=2.5: must be a whole number",
+    ),
+    "nothing hidden in LeNet": (
+        lambda: architectures.lenet((1, 16, 16), 4, [2, 2], []),
+        "give at least one hidden layer",
+    ),
+}
 
 
 @pytest.mark.parametrize("what", REFUSED)

@@ -66,7 +66,10 @@ COSTS = st.one_of(
     st.randoms(use_true_random=False),
 )
 def test_composition_is_monotone_and_order_free(costs, another, dearer, random):
-    """Up to rounding: mu is known to one part in 1e16, and epsilon, where delta is nearly flat in it, to one in 1e13."""
+    """Up to rounding: mu is known to one part in 1e16, and epsilon to one in 1e13.
+
+    Epsilon is worse where delta is nearly flat in it.
+    """
     epsilon = total_epsilon(costs, 1e-6)
     least = epsilon * (1 - 1e-12)
     more = total_epsilon([*costs, another], 1e-6)
@@ -92,7 +95,7 @@ def test_equal_releases_cost_the_same_whoever_pays():
 
 
 def tightest(costs, delta, pessimistic):
-    """Epsilon of what one user pays by numerical composition: a little too much (pessimistic) or too little.
+    """Epsilon of what one user pays by numerical composition: too much (pessimistic) or too little.
 
     No pure mechanism tells more than randomised response of the same epsilon.
     """
@@ -114,18 +117,35 @@ def groups_of(costs):
 
 MIXES = {
     "gaussian": [Planned(mu=0.3), Planned(mu=0.2), Planned(mu=0.5)],
-    "gaussian and pure": [Planned(mu=0.3), Planned(epsilon=0.4), Planned(mu=0.5), Planned(epsilon=0.1)],
-    "groups": [Planned(mu=0.3), Planned(mu=0.4, group=0), Planned(mu=0.2, group=1), Planned(mu=0.4, group=1)],
-    "groups, gaussian and pure": [
-        Planned(mu=0.3), Planned(epsilon=0.2), Planned(mu=0.4, group=0), Planned(epsilon=.5, group=0), Planned(mu=0.9, group=1),
+    "gaussian and pure": [
+        Planned(mu=0.3),
+        Planned(epsilon=0.4),
+        Planned(mu=0.5),
+        Planned(epsilon=0.1),
     ],
-}  # fmt: skip
+    "groups": [
+        Planned(mu=0.3),
+        Planned(mu=0.4, group=0),
+        Planned(mu=0.2, group=1),
+        Planned(mu=0.4, group=1),
+    ],
+    "groups, gaussian and pure": [
+        Planned(mu=0.3),
+        Planned(epsilon=0.2),
+        Planned(mu=0.4, group=0),
+        Planned(epsilon=0.5, group=0),
+        Planned(mu=0.9, group=1),
+    ],
+}
 
 
 @pytest.mark.parametrize("mix", MIXES)
 @pytest.mark.parametrize("delta", [1e-5, 1e-8])
 def test_mixes_and_groups_against_numerical_accounting(mix, delta):
-    """Exact for Gaussian releases; where pure selections come on top their sum is safe, and at most their sum too much."""
+    """Exact for Gaussian releases.
+
+    Where pure selections come on top, adding them is safe, and too much by at most their sum.
+    """
     costs, ours = MIXES[mix], total_epsilon(MIXES[mix], delta)
     low, high = (
         max(tightest(mine, delta, pessimistic) for mine in groups_of(costs))
@@ -146,7 +166,7 @@ def test_no_mix_is_cheaper_than_its_numerical_accounting(costs):
 
 
 def test_disjoint_groups_compose_in_parallel():
-    """A user pays for what everybody took part in and for its own group, whatever the others pay."""
+    """A user pays for what everybody took part in and for its own group, whatever others pay."""
     everybody, mine, theirs = (
         Planned(mu=0.3),
         Planned(mu=0.4, group=0),

@@ -1,4 +1,4 @@
-"""The audit's bounds: right as often as they say, and near the truth where there is enough to see."""
+"""The audit's bounds: right as often as they say, and near the truth where there is enough data."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_gaussian_bound_is_too_high_no_more_often_than_stated(mu, rho, monke
 
 
 def test_the_gaussian_bound_is_the_exact_one_for_a_known_difference():
-    """With the same noise in both worlds only the sd is unknown, and its bound is a quantile of chi^2."""
+    """With the same noise in both worlds only the sd is unknown; its bound is a chi^2 quantile."""
     rng = np.random.default_rng(1)
     for n, alpha in ((100, 0.01), (5000, 0.0005)):
         ones, zeros = gaussian_worlds(rng, n, 0.8, 1.0)
@@ -151,7 +151,8 @@ def test_one_run_is_too_high_no_more_often_than_stated():
 def test_one_run_knows_its_theorem():
     assert one_run_p_value(100, 100, 100, 0.0, 0.0) == pytest.approx(2.0**-100)
     assert one_run_p_value(100, 50, 0, 1.0, 0.0) == 1.0
-    # Every guess right by chance at delta = 1 / m: the delta term is 2 m delta P[B = v - 1 or ...] / i at its largest.
+    # Every guess right by chance at delta = 1 / m: the delta term is
+    # 2 m delta P[B = v - 1 or ...] / i at its largest.
     q = 1 / (1 + math.exp(-2.0))
     below = [stats.binom.cdf(9, 10, q) - stats.binom.cdf(9 - i, 10, q) for i in range(1, 11)]
     expected = q**10 + 2 * 20 * 0.001 * max(p / i for i, p in enumerate(below, start=1))
@@ -182,7 +183,10 @@ def test_the_pure_trade_off_curve_is_that_of_randomised_response():
 
 
 def test_a_true_claim_is_refuted_no_more_often_than_the_whole_verdict_allows():
-    """Four Gaussian releases as the ledger says, a silent world halfway, and as much noise beside the directions."""
+    """Four Gaussian releases as the ledger says, a silent world halfway.
+
+    There is as much noise beside the directions.
+    """
     release = GaussianRelease("x", 1, 4, clip=1.0, sensitivity=2.0, std=5.0)
     experiment = SimpleNamespace(
         budget=Budget(1.0, 1e-6), ledger=SimpleNamespace(releases=[release] * 4)

@@ -1,4 +1,4 @@
-"""The audit as a user runs it: consistent with honest claims, and not deceived by planted mistakes."""
+"""The audit as a user runs it: consistent with honest claims, not deceived by planted mistakes."""
 
 from __future__ import annotations
 

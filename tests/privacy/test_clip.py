@@ -1,4 +1,4 @@
-"""No user sends more than the clip norm: NaN, infinity, 1e308, subnormal numbers, half precision, zeros, nothing at all."""
+"""No user exceeds the clip norm: NaN, infinity, 1e308, subnormals, half precision, zeros."""
 
 from __future__ import annotations
 

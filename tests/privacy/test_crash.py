@@ -1,4 +1,4 @@
-"""A run killed anywhere never let out more than its ledger says; it goes on as if nothing had happened, or says it cannot."""
+"""A run killed anywhere never released more than its ledger says; it resumes, or says it cannot."""
 
 from __future__ import annotations
 
@@ -23,10 +23,16 @@ from privfed.privacy.noise import DiscreteNoise, SeededNoise
 
 SETTINGS = ["data.n=40", "data.d=4", "data.m=6", "rounds=2", "runtime.threads=1", "runtime.nodes=2"]
 POINTS = [
-    (PrivateStrategy, "configure_fit"), (PrivateStrategy, "aggregate_fit"), (PrivateStrategy, "apply"),
-    (PrivateStrategy, "_finish"), (NoiseGate, "release"), (Ledger, "charge"), (SeededNoise, "normal"),
-    (DiscreteNoise, "normal"), (checkpoint, "save"),
-]  # fmt: skip
+    (PrivateStrategy, "configure_fit"),
+    (PrivateStrategy, "aggregate_fit"),
+    (PrivateStrategy, "apply"),
+    (PrivateStrategy, "_finish"),
+    (NoiseGate, "release"),
+    (Ledger, "charge"),
+    (SeededNoise, "normal"),
+    (DiscreteNoise, "normal"),
+    (checkpoint, "save"),
+]
 """Where a process may die: before and after each of these, in every step."""
 
 
@@ -50,7 +56,7 @@ def in_child(work: Callable[[], None]) -> int:
 
 
 def train(folder: Path, resume: bool, more: tuple[str, ...], die_at: int = -1) -> None:
-    """One run in this process; notes every release that leaves the gate, and dies at the given moment."""
+    """One run in this process; notes every release of the gate, and dies at the given moment."""
     moments = 0
 
     def moment() -> None:

@@ -1,4 +1,4 @@
-"""Exact noise: the right distributions, the same draw from the same bits, and no bit thrown away."""
+"""Exact noise: the right distributions, the same draw from the same bits, and no bit wasted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from privfed.privacy import exact_loops, exact_sampling
 from privfed.privacy.exact_deviates import Deviate, Slow
 
 ENOUGH = 1e-4
-"""A test of chance fails once in ten thousand runs where nothing is wrong; seeds are fixed, so it fails always or never."""
+"""A correct test of chance fails once in ten thousand seeds.
+
+Seeds are fixed, so it fails always or never.
+"""
 
 
 def words_from(seed):

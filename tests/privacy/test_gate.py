@@ -1,4 +1,4 @@
-"""The gate charges before it releases, adds the noise it claims, and refuses what the budget cannot hold."""
+"""The gate charges before releasing, adds the noise it claims, and refuses to exceed the budget."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_another_run_s_ledger_is_never_touched(tmp_path):
 
 
 def test_low_bits_do_not_tell_sums_apart():
-    """Floating-point noise has its own pattern of low bits; on the public grid every sum looks alike."""
+    """Floating-point noise has its own pattern of low bits; on the grid all sums look alike."""
     rng = np.random.default_rng(0)
     for total in (np.zeros(2000), 0.05 * rng.standard_normal(2000), np.full(2000, 1e-9)):
         made = gate(source=DiscreteNoise())
@@ -128,7 +128,7 @@ def test_low_bits_do_not_tell_sums_apart():
 
 @given(arrays.arrays(np.float64, 5, elements=st.floats(-1e3, 1e3)), st.integers(0, 2**30))
 def test_rounding_to_the_grid_stays_within_the_sensitivity(total, seed):
-    """What enters the noise (the release minus the noise) moves by no more than the ledger claims."""
+    """What enters the noise (release minus noise) moves by no more than the ledger claims."""
     made, zero = gate(source=SeededNoise(seed)), gate(source=SeededNoise(seed))
     moved = total + np.array([1.0, 0, 0, 0, 0])
     a = made.release("x", total, bound=NormBound(0.5), mu=0.1, round=1)

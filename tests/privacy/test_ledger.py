@@ -111,7 +111,10 @@ def test_two_processes_do_not_write_one_ledger(written):
     path, chain = written
     ledger = Ledger(BUDGET)
     ledger.reopen(path, 4, chain)
-    code = f"from privfed.privacy.ledger import *; Ledger(Budget(1.0, 1e-6)).reopen(__import__('pathlib').Path({str(path)!r}), 0)"
+    code = (
+        "from privfed.privacy.ledger import *; Ledger(Budget(1.0, 1e-6))"
+        f".reopen(__import__('pathlib').Path({str(path)!r}), 0)"
+    )
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert other.returncode != 0 and "another process" in other.stderr
     ledger.close()

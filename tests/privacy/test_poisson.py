@@ -1,4 +1,4 @@
-"""Rounds in which every user takes part by a coin of its own: coins, divisor, cost, and who gets to know."""
+"""Rounds in which every user takes part by its own coin: coins, divisor, cost, and who knows."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_the_divisor_is_the_expected_number_of_users(nodes):
 
 
 def test_who_does_not_take_part_answers_like_everybody_else():
-    """Nothing, or a shorter message, would tell everybody on the way who took part, and the guarantee with it."""
+    """Silence or a shorter message would tell observers who took part, against the guarantee."""
     experiment = prepared(*SAMPLED)
     strategy = experiment.strategy
     told = strategy.announcement(strategy.plan[0])

@@ -1,4 +1,4 @@
-"""Every claim of every algorithm, put to the test on neighbouring data sets: strange users, the worst a search finds, liars."""
+"""Every claim of every algorithm, tested on neighbouring data: strange users, searches, liars."""
 
 from __future__ import annotations
 
@@ -27,9 +27,13 @@ IMAGES = (
 )
 MLP = (*IMAGES, "model.module.hidden=[6,4]")
 LENET = (
-    *(setting for setting in IMAGES if not setting.startswith(("data.size", "data.n="))), "data.size=16", "data.n=8",
-    "model=lenet", "model.module.channels=[2,2]", "model.module.hidden=[4]",
-)  # fmt: skip
+    *(setting for setting in IMAGES if not setting.startswith(("data.size", "data.n="))),
+    "data.size=16",
+    "data.n=8",
+    "model=lenet",
+    "model.module.channels=[2,2]",
+    "model.module.hidden=[4]",
+)
 NETWORKS = ("fedavg_ft", "ppsgd", "pmtl_ft", "network/centaur", "network/standalone")
 AUTO = ("privacy.clip=auto", "eps=100")
 """With so little noise the private clip norms are of the data's size, even with few users."""
@@ -40,23 +44,65 @@ VARIANTS = {
     "fedrep, nothing clipped": ("algo.clip=100", "init.clip=100"),
     "fedrep, pairs": ("init=pairs", "neighbouring=add-remove"),
     "fedrep, random start, exact noise": ("init=random", "privacy.noise=discrete"),
-    "fedrep, power method in batches": ("init=ppm", "init.iterations=2", "init.batch=2", "init.centre=false"),
+    "fedrep, power method in batches": (
+        "init=ppm",
+        "init.iterations=2",
+        "init.batch=2",
+        "init.centre=false",
+    ),
     "altmin, pairs, auto": ("algo=altmin", "init=pairs", *AUTO),
-    "altmin, halves": ("algo=altmin", "algo.estimator=halves", "algo.target=labels", "algo.eta_c=1", "algo.zeta=1",
-                       "algo.clip.moments=0.3", "algo.clip.products=0.3"),
-    "expmech, absolute": ("algo=expmech", "algo.targets=absolute", "algo.train=s0", "algo.candidates=20"),
+    "altmin, halves": (
+        "algo=altmin",
+        "algo.estimator=halves",
+        "algo.target=labels",
+        "algo.eta_c=1",
+        "algo.zeta=1",
+        "algo.clip.moments=0.3",
+        "algo.clip.products=0.3",
+    ),
+    "expmech, absolute": (
+        "algo=expmech",
+        "algo.targets=absolute",
+        "algo.train=s0",
+        "algo.candidates=20",
+    ),
     "rgrad, weak": ("algo=rgrad", "neighbouring=weak", "data.d1=2", "data.d2=3", "data.m=1"),
     "centaur, network": ("algo=network/centaur", "model=mlp", *MLP),
-    "centaur, network, add-remove": ("algo=network/centaur", "model=mlp", *MLP, "neighbouring=add-remove"),
+    "centaur, network, add-remove": (
+        "algo=network/centaur",
+        "model=mlp",
+        *MLP,
+        "neighbouring=add-remove",
+    ),
     "centaur, network, auto": ("algo=network/centaur", "model=mlp", *MLP, *AUTO),
-    "centaur, batches, augmented": ("algo=network/centaur", "model=mlp", *MLP, "algo.batch=2", "algo.augment=always"),
+    "centaur, batches, augmented": (
+        "algo=network/centaur",
+        "model=mlp",
+        *MLP,
+        "algo.batch=2",
+        "algo.augment=always",
+    ),
     "centaur, LeNet": ("algo=network/centaur", *LENET),
     "fedavg_ft, LeNet, add-remove": ("algo=fedavg_ft", *LENET, "neighbouring=add-remove"),
     "fedavg_ft, sampled": ("algo=fedavg_ft", *MLP, "algo.sampling=0.5", "eps=1"),
-    "ppsgd, sampled, add-remove": ("algo=ppsgd", *MLP, "algo.sampling=0.5", "neighbouring=add-remove", "eps=1"),
+    "ppsgd, sampled, add-remove": (
+        "algo=ppsgd",
+        *MLP,
+        "algo.sampling=0.5",
+        "neighbouring=add-remove",
+        "eps=1",
+    ),
     "ppsgd, averaged": ("algo=ppsgd", *MLP, "algo.average=0.6", "algo.server_momentum=0.9"),
-    "rgrad, fixed": ("algo=rgrad", "algo.clip=0.5", "init.clip=0.5", "data.d1=2", "data.d2=3", "data.m=3", "model.k=1"),
-}  # fmt: skip
+    "rgrad, fixed": (
+        "algo=rgrad",
+        "algo.clip=0.5",
+        "init.clip=0.5",
+        "data.d1=2",
+        "data.d2=3",
+        "data.m=3",
+        "model.k=1",
+    ),
+}
 PRESETS = {
     "pmpr": ("data.n=24", "data.d=5"),
     "pmpr-margin": ("data.n=24", "data.d=5", "data.m=6", "algo.sketch=4", "algo.candidates=20"),
@@ -73,7 +119,10 @@ PRESETS = {
 
 
 NEAR = {"select": 0.3, "moments": 0.49}
-"""How much of its sensitivity is found at least; moments are positive semidefinite, so that no two of them are opposite."""
+"""The least share of its sensitivity that is found.
+
+Moments are positive semidefinite, so no two of them are opposite.
+"""
 
 
 def checked(*overrides, tries=60):

@@ -1,4 +1,4 @@
-"""DP-RGrad: releases are charged with their sensitivities, and what rests on an assumption is labelled so."""
+"""DP-RGrad: releases are charged with their sensitivities, and assumptions are labelled."""
 
 from __future__ import annotations
 

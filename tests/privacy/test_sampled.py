@@ -36,7 +36,10 @@ def test_agrees_with_opacus(mu, q, rounds, delta):
 
 
 def integrated_delta(epsilon, mu, q, replaced):
-    """The hockey-stick divergence of one release, by adding up densities on a fine grid; the worse of both directions."""
+    """The hockey-stick divergence of one release; the worse of both directions.
+
+    Densities are added up on a fine grid.
+    """
     length = 2.0 if replaced else 1.0
     std = length / mu
     x = np.linspace(-2 - 14 * std, 2 + 14 * std, 400_001)

@@ -1,4 +1,4 @@
-"""Selections are what the exponential mechanism says, no user has more weight than stated, and they cost what they cost."""
+"""Selections follow the exponential mechanism, bound each user's weight, and cost what they say."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def made(*overrides):
 
 
 def one_user(rng, kind, labels, m=6, d=6):
-    """A user's data: typical, one whom the first candidate explains perfectly, or hostile numbers."""
+    """A user's data: typical, explained perfectly by the first candidate, or hostile numbers."""
     X, y = rng.standard_normal((m, d)), rng.standard_normal(m)
     if labels:
         X, y = X / np.linalg.norm(X, axis=1, keepdims=True), np.where(y < 0, -1.0, 1.0)
@@ -201,7 +201,7 @@ def test_same_numbers_however_users_are_spread(more):
 
 
 def test_several_selections_find_more_than_one():
-    """The same budget on d=20: one selection among random candidates finds nothing, twenty find the embedding."""
+    """On d=20, with equal budgets, one selection among random candidates fails, twenty do not."""
     settings = (
         "algo=expmech",
         "data.d=20",

@@ -20,7 +20,7 @@ SETTINGS = [f"data.n={USERS}", f"data.d={FEATURES}", "data.m=6", "rounds=3", "ru
 
 @pytest.fixture
 def real(monkeypatch):
-    """An experiment whose users are real as far as privfed can tell: it is given their data and no truth."""
+    """An experiment whose users look real to privfed: it is given their data and no truth."""
 
     def make(*more):
         cohorts = []
@@ -41,7 +41,7 @@ def real(monkeypatch):
 
 
 def traces(numbers):
-    """How numbers might be written: their bytes, and as many leading digits as no two numbers share by chance."""
+    """How numbers might be written: their bytes, and enough leading digits to rule out chance."""
     for number in np.ravel(numbers).tolist():
         yield np.float64(number).tobytes()
         if len(digits := repr(abs(number))) > 15:

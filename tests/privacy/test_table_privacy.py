@@ -1,4 +1,4 @@
-"""Training on a table for release (data.evaluate=false): nothing leaves but what passed the noise gate."""
+"""Training on a table for release (data.evaluate=false): only what passed the noise gate leaves."""
 
 from __future__ import annotations
 
@@ -50,13 +50,23 @@ GUISES = {
 
 
 def table(path, guise):
-    """Everybody has more rows than are used; the user who changes stands first, and in the middle of the names."""
+    """Everybody has more rows than are used.
+
+    The user who changes stands first, and in the middle of the names.
+    """
     rng = np.random.default_rng(0)
     lines = {
-        f"person{i}": [[f"{rng.normal(40, 10):.3f}", f"{rng.normal(5000, 999):.3f}", rng.choice(["Bern", "Basel"]), j % 2]
-                       for j in range(ROWS + i)]
+        f"person{i}": [
+            [
+                f"{rng.normal(40, 10):.3f}",
+                f"{rng.normal(5000, 999):.3f}",
+                rng.choice(["Bern", "Basel"]),
+                j % 2,
+            ]
+            for j in range(ROWS + i)
+        ]
         for i in range(USERS)
-    }  # fmt: skip
+    }
     changed = "person4"
     rows = GUISES[guise] or lines.pop(changed)
     lines.pop(changed, None)
@@ -69,7 +79,10 @@ def table(path, guise):
 
 @pytest.fixture
 def played(tmp_path, monkeypatch, capfd):
-    """What a run leaves behind, and what entered its gate, where the gate lets out numbers that do not depend on either."""
+    """What a run leaves behind, and what entered its gate.
+
+    The gate releases numbers that depend on neither.
+    """
     original, entered = NoiseGate.release, []
 
     def release(self, name, total, *, round, bound, **terms):

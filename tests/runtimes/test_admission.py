@@ -1,4 +1,4 @@
-"""Who is let in: proofs, names that are taken, connections that end at the wrong moment, and what is handed out afterwards."""
+"""Who is let in: proofs, taken names, connections lost at a bad moment, what is handed out."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ WIDE = ("data.n=4000", "data.d=10", "data.m=10", "eps=inf", "init=spectral")
 
 
 def test_without_noise_solving_for_u_or_for_its_change_is_the_same(run):
-    """One weighted least-squares problem: with the same weights, hence without clipping, the same solution."""
+    """One weighted least-squares problem: with equal weights, so unclipped, the same solution."""
     loose = (
         "algo=altmin",
         "algo.clip.moments=1e9",
@@ -113,7 +113,7 @@ def test_the_note_on_the_power_method_reaches_the_result(run):
 
 
 def test_private_clip_norms_follow_the_quantile_of_both_sums(experiment):
-    """Users are scaled down in both sums at once; what is measured are the norms they had before."""
+    """Users are scaled down in both sums at once; the norms they had before are measured."""
     made = experiment(
         "algo=altmin",
         "algo.clip=auto",

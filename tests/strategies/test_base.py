@@ -134,9 +134,17 @@ def told(cid, **metrics):
 
 @pytest.mark.parametrize(
     "lies",
-    [{}, {"own": 1.0}, {"own": 1.0, "oracle": 1.0, "more": 1.0}, {"own": b"1", "oracle": 1.0}, {"own": "x", "oracle": 1.0},
-     {"own": np.nan, "oracle": 1.0}, {"own": 1e308, "oracle": 1.0}, {"own": -1.0, "oracle": 1.0}],
-)  # fmt: skip
+    [
+        {},
+        {"own": 1.0},
+        {"own": 1.0, "oracle": 1.0, "more": 1.0},
+        {"own": b"1", "oracle": 1.0},
+        {"own": "x", "oracle": 1.0},
+        {"own": np.nan, "oracle": 1.0},
+        {"own": 1e308, "oracle": 1.0},
+        {"own": -1.0, "oracle": 1.0},
+    ],
+)
 def test_a_judgement_is_what_the_nodes_of_most_users_tell(lies):
     """The liar comes first, and must not decide what the others may tell."""
     honest = [told("1", own=2.0, oracle=1.0), told("2", own=3.0, oracle=1.0)]
@@ -174,8 +182,12 @@ def test_shares_are_as_configured(experiment):
     )
     share = (mus(made.strategy) / made.budget.mu) ** 2
     assert share[:, 1].sum() == pytest.approx(0.2)
-    by_task = {step.task: sum(s[0] for s, t in zip(share, made.strategy.plan, strict=True) if t.task == step.task)
-               for step in made.strategy.plan}  # fmt: skip
+    by_task = {
+        step.task: sum(
+            s[0] for s, t in zip(share, made.strategy.plan, strict=True) if t.task == step.task
+        )
+        for step in made.strategy.plan
+    }
     assert by_task == pytest.approx({"spectral": 0.4, "gradient": 0.4})
 
 

@@ -16,7 +16,10 @@ from strategies.table_fedrep import completed, signal
 
 
 def spiked(d, values, v, seed=0):
-    """A symmetric matrix with these eigenvalues, and noise of variance v beside the diagonal; its true eigenvectors."""
+    """A symmetric matrix with these eigenvalues, and its true eigenvectors.
+
+    Beside the diagonal there is noise of variance v.
+    """
     rng = np.random.default_rng(seed)
     noise = math.sqrt(v) * rng.standard_normal((d, d))
     U = np.linalg.qr(rng.standard_normal((d, len(values))))[0]

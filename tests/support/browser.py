@@ -1,4 +1,4 @@
-"""A real browser for tests: Chromium without a window, spoken to over a pair of pipes in its DevTools protocol."""
+"""A real browser for tests: headless Chromium, driven over two pipes by its DevTools protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bugs that break the guarantee, planted in the real code: each a context manager that puts everything back.
+"""Bugs that break the guarantee, planted in the real code by context managers that undo them.
 
     with halved_noise():
         ...                 # whatever runs here has the bug

@@ -19,9 +19,16 @@ from privfed.models.network import Network
 CLASSES, USERS, M = 4, 7, 10
 TOLERANCE = 1e-4
 SETTINGS = {
-    "lr": 0.1, "momentum": 0.9, "weight_decay": 0.01, "batch": 4, "local_epochs": 2, "head_lr": 0.2, "head_epochs": 3,
-    "augment": "never", "seed": 3,
-}  # fmt: skip
+    "lr": 0.1,
+    "momentum": 0.9,
+    "weight_decay": 0.01,
+    "batch": 4,
+    "local_epochs": 2,
+    "head_lr": 0.2,
+    "head_epochs": 3,
+    "augment": "never",
+    "seed": 3,
+}
 MORE = {
     CentaurClient: {},
     FedAvgClient: {},
@@ -77,16 +84,24 @@ def layers(*between, bias=True, head_bias=True, first=nn.Linear):
 
 MODULES = {
     "mlp": lambda: (architectures.mlp((1, 6, 6), CLASSES, [8, 5]), "head", (1, 6, 6)),
-    "lenet": lambda: (architectures.lenet((1, 16, 16), CLASSES, [3, 4], [6, 5]), "head", (1, 16, 16)),
+    "lenet": lambda: (
+        architectures.lenet((1, 16, 16), CLASSES, [3, 4], [6, 5]),
+        "head",
+        (1, 16, 16),
+    ),
     "without bias": lambda: (layers(nn.ReLU(), bias=False), "5", (1, 6, 6)),
     "head without bias": lambda: (layers(nn.Tanh(), head_bias=False), "5", (1, 6, 6)),
     "in place": lambda: (layers(nn.ReLU(inplace=True)), "5", (1, 6, 6)),
     "normalised": lambda: (layers(nn.LayerNorm(6), nn.ReLU()), "6", (1, 6, 6)),
-    "scaled images": lambda: (nn.Sequential(nn.LayerNorm(6, elementwise_affine=False), *layers(nn.ReLU())), "6", (1, 6, 6)),
+    "scaled images": lambda: (
+        nn.Sequential(nn.LayerNorm(6, elementwise_affine=False), *layers(nn.ReLU())),
+        "6",
+        (1, 6, 6),
+    ),
     "two shifts": lambda: (layers(TwoShifts(6), nn.ReLU()), "6", (1, 6, 6)),
     "called linear": lambda: (layers(nn.ReLU(), first=Absolute), "5", (1, 6, 6)),
     "tied": lambda: (Tied(), "head", (1, 6, 6)),
-}  # fmt: skip
+}
 BIASED = [name for name in MODULES if name != "head without bias"]
 
 
@@ -97,7 +112,10 @@ def network(name):
 
 
 def users(d, ragged=True):
-    """Whole users, one with a single image, one with none, one with labels that are no classes; numbers span two blocks."""
+    """Whole users: one with a single image, one with none, one with labels that are no classes.
+
+    Numbers span two blocks.
+    """
     rng = np.random.default_rng(0)
     X, y = (
         rng.integers(0, 256, (USERS, M, d), dtype=np.uint8),

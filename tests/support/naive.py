@@ -1,4 +1,4 @@
-"""Obviously right implementations, one user at a time, that the batched kernels are checked against."""
+"""Obviously right implementations, one user at a time, to check the batched kernels against."""
 
 from __future__ import annotations
 
@@ -60,7 +60,10 @@ def power_products(X, y, copies, centre):
 
 
 def moments(X, y, U, head_rows, rows, residuals, eta_c=None, zeta=None):
-    """Mean of W W^T and of r W over `rows`, with the head of example j fitted on head_rows(j): (kd, kd), (kd,)."""
+    """Mean of W W^T and of r W over `rows`: (kd, kd), (kd,).
+
+    The head of example j is fitted on head_rows(j).
+    """
     A, b = 0.0, 0.0
     for j in rows:
         kept = head_rows(j)

@@ -1,4 +1,4 @@
-"""Obviously right training of networks, one torch.optim.SGD a user, that the batched clients are checked against."""
+"""Obviously right training of networks, one torch.optim.SGD per user, to check clients against."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def flat(module, names):
 
 
 def train(module, parameters, x, y, batches, classes, lr, momentum=0.0, decay=0.0, pull=0.0):
-    """SGD on some of a module's parameters; labels that are no class are left out, and so are batches without any other."""
+    """SGD on some of a module's parameters.
+
+    Labels that are no class are left out, and so are batches without any other.
+    """
     parameters = list(parameters)
     start = [parameter.detach().clone() for parameter in parameters]
     descent = torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=decay)
@@ -45,7 +48,10 @@ def train(module, parameters, x, y, batches, classes, lr, momentum=0.0, decay=0.
 def centaur(
     module, split, names, shared, head, x, y, head_batches, batches, classes, head_sgd, sgd
 ):
-    """A round of CENTAUR: the change of the body, and the head (W, c) that the user keeps. x: images as networks see them."""
+    """A round of CENTAUR: the change of the body, and the head (W, c) that the user keeps.
+
+    x: images as networks see them.
+    """
     made = with_head(loaded(module, names, shared), split, *head)
     last = made.get_submodule(split)
     before = flat(made, names)
@@ -84,7 +90,7 @@ class Corrected(nn.Module):
 
 
 def ppsgd(module, split, names, shared, p, x, y, batches, classes, eta, sgd):
-    """A round of PPSGD: the change of the network, and the correction (W, c) that the user keeps."""
+    """A round of PPSGD: the change of the network, and the user's own correction (W, c)."""
     made = loaded(module, names, shared)
     theta = [dict(made.named_parameters())[name] for name in names]
     sums = Corrected(made.get_submodule(split), *p)

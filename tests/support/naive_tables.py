@@ -1,4 +1,4 @@
-"""Obviously right implementations of what a user with rows of a table computes, one user and one row at a time."""
+"""Obviously right code for users with rows of a table, one user and one row at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ def without(X, R, j, lam):
 
 
 def left_out(X, R, lam, centre=False):
-    """Residual of every row under the fit without it: (m, C). centre: rows and targets less the means of the others."""
+    """Residual of every row under the fit without it: (m, C).
+
+    centre: rows and targets less the means of the others.
+    """
     residuals = []
     for j in range(len(X)):
         others = [i for i in range(len(X)) if i != j]
@@ -30,7 +33,7 @@ def left_out(X, R, lam, centre=False):
 
 
 def strength(X, R, unit, centre=False):
-    """The best lam by m log(error of left-out rows) and the prior; the strongest of equally good ones."""
+    """The best lam by m log(error of left-out rows) and the prior; the strongest if several tie."""
     best = None
     for s in sorted(STRENGTHS, reverse=True):
         error = np.sum(left_out(X, R, s * unit, centre) ** 2) / len(X)
@@ -41,7 +44,7 @@ def strength(X, R, unit, centre=False):
 
 
 def encoded(model, numbers, codes):
-    """X (m, d): numbers in their units within +-4, 0 where missing, where they are missing, one-hot choices."""
+    """X (m, d): numbers in their units within +-4 (0: missing), missing flags, one-hot choices."""
     rows = []
     for values, picks in zip(numbers, codes, strict=True):
         row = []
@@ -83,13 +86,24 @@ def shares(places, size):
 def magnitudes(columns, bottom, size):
     """columns (m, c): for each the shares of values by power of two."""
     return np.array(
-        [shares([math.floor(math.log2(abs(v))) - bottom if v and np.isfinite(v) else None for v in c], size)
-         for c in columns.T]
-    )  # fmt: skip
+        [
+            shares(
+                [
+                    math.floor(math.log2(abs(v))) - bottom if v and np.isfinite(v) else None
+                    for v in c
+                ],
+                size,
+            )
+            for c in columns.T
+        ]
+    )
 
 
 def locate(columns, centre, spread, parts, ends):
-    """For each column the shares of values by place in centre +- spread. ends: what lies outside counts there, or nowhere."""
+    """For each column the shares of values by place in centre +- spread.
+
+    ends: what lies outside counts there, or nowhere.
+    """
     rows = []
     for column, a, b in zip(columns.T, centre, spread, strict=True):
         places = [
@@ -132,7 +146,10 @@ def second_moment(X, R, strength):
 
 
 def gradient(model, X, R):
-    """Mean over rows of the gradient in U of half the squared error of the row, under the head fitted without it: (d, k)."""
+    """Mean over rows of the gradient in U of half the squared error of the row: (d, k).
+
+    Each row's error is under the head fitted without it.
+    """
     P = X @ model.U
     length = math.sqrt(np.mean(np.sum((P * model.scale) ** 2, axis=1)))
     factors = model.scale / length

@@ -1,4 +1,4 @@
-"""Whole processes for tests: a server and its clients, on this machine only; all are ended by their ids, all waits end."""
+"""Whole processes for tests: a server and clients on this machine, ended by id; all waits end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def eventually(happened: Callable[[], Any], what: str, within: float = PATIENCE)
 
 
 class Process:
-    """One running command; what it prints goes to files, so that nobody has to read it for it to go on."""
+    """One running command; it prints to files, so that it never waits for a reader."""
 
     def __init__(
         self,
@@ -174,7 +174,10 @@ def reference(
     absent: Callable[[int], set[str]] = lambda step: set(),
     steps: int | None = None,
 ) -> np.ndarray:
-    """The representation of the same run in this process; absent: nodes nobody hears from, by step. steps: stop after these."""
+    """The representation of the same run in this process.
+
+    absent: nodes nobody hears from, by step. steps: stop after these.
+    """
     experiment = Experiment(compose(overrides))
     strategy = experiment.strategy
     everybody = strategy._registered

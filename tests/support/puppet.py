@@ -1,4 +1,4 @@
-"""A client in the hands of a test: it speaks the protocol and proves who it is, then says whatever it is told to say."""
+"""A client in the hands of a test: it proves who it is, then says whatever it is told to say."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Puppet:
         self.reader.shutdown()
 
     def listen(self) -> ServerMessage:
-        """The next question; grpc.RpcError or StopIteration when the server has ended the connection."""
+        """The next question; grpc.RpcError or StopIteration if the server ended the connection."""
         return self.reader.submit(self._listen).result(timeout=60)
 
     def _listen(self) -> ServerMessage:
@@ -122,7 +122,10 @@ class Puppet:
 
 
 def announce_gigabytes(port: int, length: int) -> bytes:
-    """A bare HTTP/2 connection that announces one gRPC message of so many bytes and sends a few of them; what comes back."""
+    """Announce a gRPC message of `length` bytes on a bare HTTP/2 connection; send a few of them.
+
+    Return what comes back.
+    """
 
     def frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
         return (

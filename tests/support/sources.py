@@ -1,4 +1,4 @@
-"""Data sources for tests, made as a configuration makes them: constraints on settings are checked."""
+"""Data sources for tests, made as by a configuration: constraints on settings are checked."""
 
 from __future__ import annotations
 

@@ -20,8 +20,12 @@ LABELS = {"number": None, "two": ("no", "yes"), "three": ("a", "b", "c")}
 def schema_of(kind: str = "number", missing: str = "mean") -> Schema:
     """Two numbers without bounds, one with, and two choices."""
     features = (
-        Numeric("age"), Numeric("size"), Numeric("share", (0.0, 1.0)), Categorical("city", ("A", "B", "C")), Hashed("tag", 2),
-    )  # fmt: skip
+        Numeric("age"),
+        Numeric("size"),
+        Numeric("share", (0.0, 1.0)),
+        Categorical("city", ("A", "B", "C")),
+        Hashed("tag", 2),
+    )
     return Schema("user", Target("y", LABELS[kind]), features, missing=missing, declared=True)
 
 
@@ -41,7 +45,7 @@ def rows_of(schema: Schema, m: int, rng: np.random.Generator, gaps: float = 0.1)
 
 
 def cohort_of(schema: Schema, users: list[TableRows], held: int = 0) -> RaggedCohort:
-    """Users with these rows; held: how many of a user's first rows, if it has them, judge it, too."""
+    """Users with these rows; held: how many of a user's first rows, if any, also judge it."""
     starts = np.concatenate([[0], np.cumsum([len(user) for user in users])])
     judges = [user[:held] for user in users]
     edges = np.concatenate([[0], np.cumsum([len(user) for user in judges])])
@@ -91,7 +95,7 @@ def write(path: Path, header: list[str], lines: list[list[object]]) -> Path:
 
 
 def shared_table(path: Path, n: int = 200, kind: str = "number", seed: int = 0, d: int = 5) -> Path:
-    """Users of 1 to 300 rows whose targets follow two shared directions, each user in its own way."""
+    """Users of 1 to 300 rows whose targets follow two shared directions, differently per user."""
     rng = np.random.default_rng(seed)
     U = np.linalg.qr(rng.standard_normal((d, 2)))[0]
     lines: list[list[object]] = []
@@ -116,7 +120,7 @@ def shared_table(path: Path, n: int = 200, kind: str = "number", seed: int = 0, 
 
 
 def item_table(path: Path, n: int = 300, items: int = 12, seed: int = 0) -> Path:
-    """Users who rated some items once each: tastes in one shared direction, and items some of which all like."""
+    """Users who rated some items once each: tastes in one shared direction, some popular items."""
     rng = np.random.default_rng(seed)
     liked, taste = rng.standard_normal(items), rng.standard_normal(items)
     lines: list[list[object]] = []

@@ -1,4 +1,4 @@
-"""Official file formats, on small files of the same make; and what is said about files that are not as they should be."""
+"""Official file formats, on small files of the same form; and what is said about broken files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Users with images: the same for every node, with held-out images of their own classes, and fresh users for validation."""
+"""Users with images: the same for every node, with held-out images and fresh users to validate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WHOLE = [name for name in SPLITS if name != "natural"]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """2000 training and 500 test images whose first two pixels are their number, and the third their class."""
+    """2000 training and 500 test images: two pixels with their number, a third with their class."""
     folder = tmp_path_factory.mktemp("mnist")
     sets = []
     for count, seed in ((2000, 0), (500, 1)):
@@ -52,9 +52,18 @@ def writers(tmp_path_factory):
 
 def make(folder, **changes):
     settings = {
-        "name": "mnist", "path": str(folder), "n": 50, "m": None, "split": "classes", "S": 5, "alpha": 0.5,
-        "validation": 0.1, "shape": [1, 28, 28], "classes": 10, "seed": 0,
-    }  # fmt: skip
+        "name": "mnist",
+        "path": str(folder),
+        "n": 50,
+        "m": None,
+        "split": "classes",
+        "S": 5,
+        "alpha": 0.5,
+        "validation": 0.1,
+        "shape": [1, 28, 28],
+        "classes": 10,
+        "seed": 0,
+    }
     return source(Images, **(settings | changes))
 
 

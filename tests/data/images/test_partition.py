@@ -1,4 +1,4 @@
-"""Deals of images: what every split guarantees, and the statistics that others' implementations of it have."""
+"""Deals of images: what every split guarantees, and the statistics of other implementations."""
 
 from __future__ import annotations
 
@@ -109,7 +109,8 @@ def test_fewer_images_a_user_when_asked():
 
 @pytest.mark.parametrize(
     ("n", "alpha", "squares", "largest", "spread", "classes"),
-    [  # of DirichletPartitioner in flwr-datasets 0.6.1: CIFAR-10's first 45,000 labels, no self_balancing, least 2, one seed
+    [  # of DirichletPartitioner in flwr-datasets 0.6.1: CIFAR-10's first 45,000 labels,
+        # no self_balancing, least 2, one seed
         (100, 0.1, 0.5825, 0.6976, 490.0, 4.64),
         (100, 0.5, 0.2535, 0.3842, 195.3, 9.21),
         (500, 0.5, 0.2467, 0.3741, 39.6, 8.23),

@@ -12,8 +12,17 @@ from privfed.foundation.errors import ConfigError
 
 def problem(**changes):
     settings = {
-        "n": 100, "m": 12, "t": 5, "size": 8, "channels": 1, "classes": 10, "S": 3, "noise": 0.5, "shape": [1, 8, 8], "seed": 0
-    }  # fmt: skip
+        "n": 100,
+        "m": 12,
+        "t": 5,
+        "size": 8,
+        "channels": 1,
+        "classes": 10,
+        "S": 3,
+        "noise": 0.5,
+        "shape": [1, 8, 8],
+        "seed": 0,
+    }
     return source(Patterns, **(settings | changes))
 
 

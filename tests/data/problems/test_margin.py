@@ -61,7 +61,7 @@ def test_the_subspace_part_does_not_depend_on_the_dimension():
 @pytest.mark.parametrize("k", [1, 2, 3])
 @pytest.mark.parametrize(("d", "noise"), [(4, 0.0), (30, 0.2)])
 def test_the_risk_is_that_of_examples_drawn_in_all_dimensions(k, d, noise):
-    """Predictors between the truth and nonsense, judged by 20000 examples of the same user in d dimensions."""
+    """Predictors between truth and nonsense, judged by 20000 examples per user in d dimensions."""
     data = problem(n=4, m=20_000, d=d, k=k, label_noise=noise)
     users = data.cohort(0, 4)
     rng = np.random.default_rng(1)

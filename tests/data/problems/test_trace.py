@@ -62,9 +62,22 @@ def test_models_are_compared_with_the_truth():
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("n", 0), ("m", 0), ("d1", 1.5), ("d2", -1), ("r", 4), ("r", 0), ("sigma", -1), ("sigma", float("nan")),
-     ("singular", [1.0]), ("singular", [1.0, 0.0]), ("singular", [1.0, "a"]), ("singular", 1.0), ("singular", "ab")],
-)  # fmt: skip
+    [
+        ("n", 0),
+        ("m", 0),
+        ("d1", 1.5),
+        ("d2", -1),
+        ("r", 4),
+        ("r", 0),
+        ("sigma", -1),
+        ("sigma", float("nan")),
+        ("singular", [1.0]),
+        ("singular", [1.0, 0.0]),
+        ("singular", [1.0, "a"]),
+        ("singular", 1.0),
+        ("singular", "ab"),
+    ],
+)
 def test_impossible_problems_are_refused(key, value):
     with pytest.raises(ConfigError, match=f"data.{key}"):
         problem(**{key: value})

@@ -1,4 +1,4 @@
-"""Tables and settings that cannot be used: one clear line for each, which says where and what helps."""
+"""Tables and settings that cannot be used: one clear line each, with the place and the remedy."""
 
 from __future__ import annotations
 
@@ -157,7 +157,8 @@ def test_dropping_may_leave_nothing(refusal):
 def test_schemas_that_do_not_go_with_the_rest(refusal, tmp_path):
     path = tmp_path / "s.yaml"
     path.write_text(
-        "user: user\ntarget: {column: y, kind: numeric}\nmissing: refuse\ncolumns: {a: {kind: numeric}}\n"
+        "user: user\ntarget: {column: y, kind: numeric}\nmissing: refuse\n"
+        "columns: {a: {kind: numeric}}\n"
     )
     assert "to refuse would tell about a user's data" in refusal(schema=str(path))
     path.write_text(

@@ -22,7 +22,8 @@ def told(tmp_path):
 
 
 TEXT = "user,age,joke,city,name,y\n" + "".join(
-    f"{i % 4},{20 + i if i % 5 else ''},{i % 3},{'Bern' if i % 2 else 'Basel'},{'long ' * 9}{i},{i / 2}\n"
+    f"{i % 4},{20 + i if i % 5 else ''},{i % 3},"
+    f"{'Bern' if i % 2 else 'Basel'},{'long ' * 9}{i},{i / 2}\n"
     for i in range(40)
 )
 

@@ -1,4 +1,4 @@
-"""Users' own rows: what is read, in which order, and what is said about files that cannot be used."""
+"""Users' own rows: what is read, in which order, and what is said about unusable files."""
 
 from __future__ import annotations
 

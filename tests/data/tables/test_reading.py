@@ -1,4 +1,4 @@
-"""Reading tables: the same rows from every kind of file, what columns are taken for, and what is said about it."""
+"""Reading tables: the same rows from every kind of file, kinds of columns, and messages."""
 
 from __future__ import annotations
 
@@ -105,7 +105,8 @@ def test_a_field_over_two_lines(read):
 def test_batches_make_no_difference(read, monkeypatch):
     rng = random.Random(0)
     lines = [
-        f"u{rng.randrange(50)},{rng.gauss(0, 1)},{rng.choice('abc')},{rng.choice(['', '1', '2'])},{rng.random()}"
+        f"u{rng.randrange(50)},{rng.gauss(0, 1)},{rng.choice('abc')},"
+        f"{rng.choice(['', '1', '2'])},{rng.random()}"
         for _ in range(3000)
     ]
     content = "user,a,b,c,y\n" + "\n".join(lines)
@@ -203,7 +204,10 @@ def test_numbers_in_odd_spellings(read):
 
 
 def test_which_columns(read):
-    text = "user,a,b,c,when,y\n1,1.5,2.5,3,2024-01-01,1\n2,2,3,4,2024-01-02T12:00:00+02:00,2\n1,2,9,1,1.5,3\n"
+    text = (
+        "user,a,b,c,when,y\n1,1.5,2.5,3,2024-01-01,1\n"
+        "2,2,3,4,2024-01-02T12:00:00+02:00,2\n1,2,9,1,1.5,3\n"
+    )
     schema, frame = read(text, features=["c", "a"], time="when", bounds={"a": [0, 5], "y": [0, 9]})
     assert schema.features == (Numeric("c"), Numeric("a", (0.0, 5.0))) and schema.target == Target(
         "y", None, (0.0, 9.0)
@@ -281,7 +285,10 @@ columns: {age: {kind: numeric, bounds: [0, 120]}, city: {kind: categorical, valu
 
 def test_with_a_declared_schema_no_cell_is_an_error(read, tmp_path):
     (tmp_path / "s.yaml").write_text(DECLARED)
-    text = "user,age,city,x,y\nb,old,Bern,q,1\n,1,Bern,q,2\nc,7,Genf,,3\nc,8,,q,much\n1.5,inf,Basel,q,5\n"
+    text = (
+        "user,age,city,x,y\nb,old,Bern,q,1\n,1,Bern,q,2\n"
+        "c,7,Genf,,3\nc,8,,q,much\n1.5,inf,Basel,q,5\n"
+    )
     schema, frame = read(text, schema=str(tmp_path / "s.yaml"))
     assert schema.declared and frame.names == ("1.5", "b", "c") and frame.who.tolist() == [1, 2, 0]
     np.testing.assert_array_equal(
@@ -298,7 +305,10 @@ def test_with_a_declared_schema_no_cell_is_an_error(read, tmp_path):
 
 def test_with_a_declared_schema_a_bad_time_is_none(read, tmp_path):
     (tmp_path / "s.yaml").write_text(DECLARED + "time: t\n")
-    text = "user,age,city,x,y,t\nb,1,Bern,q,1,2024-01-01\nb,1,Bern,q,2,soon\nb,1,Bern,q,2,\nb,1,Bern,q,2,3\n"
+    text = (
+        "user,age,city,x,y,t\nb,1,Bern,q,1,2024-01-01\n"
+        "b,1,Bern,q,2,soon\nb,1,Bern,q,2,\nb,1,Bern,q,2,3\n"
+    )
     _, frame = read(text, schema=str(tmp_path / "s.yaml"))
     np.testing.assert_array_equal(frame.time, [1704067200, math.nan, math.nan, 3])
     assert frame.notes == ("2 rows without a time, which count as the latest",)

@@ -1,4 +1,4 @@
-"""Schemas: what they count and call columns, how they are written to files, and how rows are encoded."""
+"""Schemas: counts and names of columns, how schemas are written, and how rows are encoded."""
 
 from __future__ import annotations
 

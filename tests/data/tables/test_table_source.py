@@ -21,7 +21,10 @@ del DEFAULTS["_target_"]
 
 @pytest.fixture
 def table(tmp_path):
-    """A table whose targets say whose row it is and which: 1000 i + j, for users with these numbers of rows."""
+    """A table whose targets say whose row it is and which: 1000 i + j.
+
+    Users have these numbers of rows.
+    """
 
     def table(
         sizes=(1, 4, 5, 12), order=None, name="mine.csv", times=None, path=None, seed=0, **settings
@@ -206,9 +209,16 @@ def test_a_home_folder_is_found(table, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("setting", "words"),
-    [({"test": 1}, "below 1"), ({"test": -0.1}, "from 0"), ({"most_rows": 0}, "at least 1"), ({"k": 0}, "at least 1"),
-     ({"k": "many"}, "whole number"), ({"evaluate": "maybe"}, "true or false"), ({"describe": 1}, "true or false")],
-)  # fmt: skip
+    [
+        ({"test": 1}, "below 1"),
+        ({"test": -0.1}, "from 0"),
+        ({"most_rows": 0}, "at least 1"),
+        ({"k": 0}, "at least 1"),
+        ({"k": "many"}, "whole number"),
+        ({"evaluate": "maybe"}, "true or false"),
+        ({"describe": 1}, "true or false"),
+    ],
+)
 def test_impossible_settings(table, setting, words):
     with pytest.raises(ConfigError, match=words):
         table(**setting)
