@@ -19,7 +19,7 @@ from torch import Tensor
 from privfed.algorithm.announcement import Announcement
 from privfed.algorithm.network_client import NetworkClient
 from privfed.data.cohort import Cohort
-from privfed.models.network_updates import Updates
+from privfed.models.network_contributions import Updates
 from privfed.models.softmax_heads import Heads, cross_entropy
 
 

@@ -19,7 +19,7 @@ from privfed.algorithm.announcement import Announcement
 from privfed.algorithm.network_client import NetworkClient
 from privfed.data.cohort import Cohort
 from privfed.models.network import Parameters
-from privfed.models.network_updates import Updates
+from privfed.models.network_contributions import Updates
 from privfed.models.sgd import Course
 from privfed.models.softmax_heads import Heads, Labels, cross_entropy
 

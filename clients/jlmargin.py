@@ -23,7 +23,7 @@ import numpy as np
 from flwr.common import NDArrays
 
 from privfed.algorithm.announcement import Announcement
-from privfed.algorithm.candidate_nets import random_orthonormal, sketch_matrix
+from privfed.algorithm.candidate_covers import random_orthonormal, sketch_matrix
 from privfed.algorithm.client import CohortClient, task
 from privfed.algorithm.linear_client import split_examples
 from privfed.data.cohort import Cohort

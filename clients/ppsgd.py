@@ -30,7 +30,7 @@ from privfed.algorithm.network_client import NetworkClient, picked
 from privfed.data.cohort import Cohort
 from privfed.foundation.constraints import POSITIVE
 from privfed.foundation.linalg import Array
-from privfed.models.network_updates import Updates
+from privfed.models.network_contributions import Updates
 from privfed.models.softmax_heads import Heads, cross_entropy, slopes
 
 

@@ -36,7 +36,7 @@ from privfed.federation.federation import Federation
 from privfed.foundation.constraints import AT_LEAST_ZERO, FLAG, Choice, Number, Rounds
 from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import Array, retraction, unsvec
-from privfed.privacy.clip_norms import AUTO
+from privfed.privacy.adaptive_clipping import AUTO
 from privfed.privacy.settings import Clip
 
 

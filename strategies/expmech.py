@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from privfed.algorithm import candidate_nets
-from privfed.algorithm.selection_strategy import SelectionStrategy
+from privfed.algorithm import candidate_covers
+from privfed.algorithm.exponential_mechanism import SelectionStrategy
 from privfed.foundation.linalg import Array
 
 
@@ -33,18 +33,18 @@ class ExpMech(SelectionStrategy):
     def cover_points(self) -> float:
         """Return the number of points of the grid behind the cover."""
         d, k = self.entries()
-        return candidate_nets.grid_size(
-            d * k, 1.0, candidate_nets.sphere_spacing(d, k, self.gamma)
+        return candidate_covers.grid_size(
+            d * k, 1.0, candidate_covers.sphere_spacing(d, k, self.gamma)
         )[1]
 
     def cover(self) -> Array:
         """Return a gamma-cover of all orthonormal matrices (C, d, k)."""
-        return candidate_nets.orthonormal_net(*self.entries(), self.gamma)
+        return candidate_covers.orthonormal_net(*self.entries(), self.gamma)
 
     def drawn(self, rng: np.random.Generator) -> Array:
         """Return uniformly random embeddings (count, d, k)."""
-        return candidate_nets.random_orthonormal(rng, self.count, *self.entries())
+        return candidate_covers.random_orthonormal(rng, self.count, *self.entries())
 
     def nearby(self, rng: np.random.Generator, choice: Array, radius: float) -> Array:
         """Return the last embedding, and copies turned a little in random directions."""
-        return candidate_nets.around(rng, choice, self.count, radius)
+        return candidate_covers.around(rng, choice, self.count, radius)

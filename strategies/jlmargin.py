@@ -27,8 +27,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from privfed.algorithm import candidate_nets
-from privfed.algorithm.selection_strategy import SelectionStrategy
+from privfed.algorithm import candidate_covers
+from privfed.algorithm.exponential_mechanism import SelectionStrategy
 from privfed.federation.federation import Federation
 from privfed.foundation.constraints import WHOLE
 from privfed.foundation.errors import ConfigError
@@ -57,7 +57,7 @@ class JLMargin(SelectionStrategy):
     @property
     def M(self) -> Array:
         """Public sketch (k', d)."""
-        return candidate_nets.sketch_matrix(self.federation.seed, self.sketch, self.federation.d)
+        return candidate_covers.sketch_matrix(self.federation.seed, self.sketch, self.federation.d)
 
     def entries(self) -> tuple[int, int]:
         """Return the shape (k', k)."""
@@ -66,23 +66,23 @@ class JLMargin(SelectionStrategy):
     def cover_points(self) -> float:
         """Return the number of points of the grid behind the cover."""
         rows, k = self.entries()
-        return candidate_nets.grid_size(
-            rows * k, math.sqrt(2 * k), candidate_nets.ball_spacing(rows, k, self.gamma)
+        return candidate_covers.grid_size(
+            rows * k, math.sqrt(2 * k), candidate_covers.ball_spacing(rows, k, self.gamma)
         )[1]
 
     def cover(self) -> Array:
         """Return a gamma-cover of the ball of radius sqrt(2k): (C, k', k)."""
         rows, k = self.entries()
-        return candidate_nets.ball_net(rows, k, math.sqrt(2 * k), self.gamma)
+        return candidate_covers.ball_net(rows, k, math.sqrt(2 * k), self.gamma)
 
     def drawn(self, rng: np.random.Generator) -> Array:
         """Return random candidates on the boundary of the ball (count, k', k)."""
-        return LENGTH * candidate_nets.random_orthonormal(rng, self.count, *self.entries())
+        return LENGTH * candidate_covers.random_orthonormal(rng, self.count, *self.entries())
 
     def nearby(self, rng: np.random.Generator, choice: Array, radius: float) -> Array:
         """Return the last choice, and random candidates on the boundary around it."""
-        moved = LENGTH * candidate_nets.around(
-            rng, candidate_nets.polar(choice), self.count, radius
+        moved = LENGTH * candidate_covers.around(
+            rng, candidate_covers.polar(choice), self.count, radius
         )
         moved[0] = choice
         return moved

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from privfed.algorithm.phases import Phase
 from privfed.algorithm.strategy import PrivateStrategy
 from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import Array
@@ -16,3 +17,7 @@ class Oracle(PrivateStrategy):
             allowed = "needs simulated data with a true embedding, as synthetic and margin"
             raise ConfigError.of("algo", "oracle", allowed)
         return [self.federation.U_star]
+
+    def phases(self) -> list[Phase]:
+        """Ask nothing."""
+        return []

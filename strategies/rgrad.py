@@ -28,7 +28,7 @@ residuals as they shrink. A fixed clip norm leaves fewer users alone while M is 
 more or longer steps; `slope` is q near the solution.
 
 calibration=paper clips nothing (q = 1) and trusts the paper's sensitivities
-(strategies/gaussian_design.py): the guarantee then holds under that assumption only, and the result
+(`rgrad_sensitivity.py`): the guarantee then holds under that assumption only, and the result
 says so. Costs are still counted exactly, by mu, not by the paper's eps / l* per round with
 2 log(1.25 l* / delta).
 """
@@ -50,8 +50,8 @@ from privfed.foundation.linalg import Array, low_rank_retraction
 from privfed.privacy.bounds import AssumedSensitivity
 from privfed.privacy.neighbouring import ADD_REMOVE, REPLACE_ONE, WEAK
 from privfed.privacy.settings import Clip
-from strategies.gaussian_design import ASSUMPTION, GaussianDesign
 from strategies.initialisers.regression import RegressionStart
+from strategies.rgrad_sensitivity import ASSUMPTION, GaussianDesign
 
 
 class RGrad(PrivateStrategy):

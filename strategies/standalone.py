@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from privfed.algorithm.phases import Phase
 from privfed.algorithm.strategy import PrivateStrategy
 from privfed.foundation.linalg import Array
 
@@ -11,4 +12,8 @@ class Standalone(PrivateStrategy):
 
     def start(self) -> list[Array]:
         """Share nothing."""
+        return []
+
+    def phases(self) -> list[Phase]:
+        """Ask nothing."""
         return []

@@ -12,7 +12,7 @@ from conftest import SMALL
 from support.processes import ledger_of
 
 from privfed.config.composition import compose
-from privfed.config.stored import recall
+from privfed.config.saved_config import recall
 from privfed.experiment import checkpoint
 from privfed.experiment.wiring import Experiment
 from privfed.federation.roster import Roster

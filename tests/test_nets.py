@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from privfed.algorithm import candidate_nets
+from privfed.algorithm import candidate_covers
 
 
 def nearest(U, net):
@@ -24,13 +24,13 @@ def nearest(U, net):
     [(1, 1, 0.5), (2, 1, 0.1), (3, 1, 0.25), (4, 1, 0.5), (3, 2, 0.6), (2, 2, 0.5)],
 )
 def test_every_orthonormal_matrix_is_within_gamma_of_the_net(d, k, gamma):
-    net = candidate_nets.orthonormal_net(d, k, gamma)
+    net = candidate_covers.orthonormal_net(d, k, gamma)
     np.testing.assert_allclose(
         net.transpose(0, 2, 1) @ net, np.tile(np.eye(k), (len(net), 1, 1)), atol=1e-12
     )
-    points = candidate_nets.grid_size(d * k, 1.0, candidate_nets.sphere_spacing(d, k, gamma))[1]
+    points = candidate_covers.grid_size(d * k, 1.0, candidate_covers.sphere_spacing(d, k, gamma))[1]
     assert 1 <= len(net) <= points
-    probes = candidate_nets.random_orthonormal(np.random.default_rng(0), 300, d, k)
+    probes = candidate_covers.random_orthonormal(np.random.default_rng(0), 300, d, k)
     assert max(nearest(U, net) for U in probes) <= gamma + 1e-9
 
 
@@ -39,7 +39,7 @@ def test_every_orthonormal_matrix_is_within_gamma_of_the_net(d, k, gamma):
 )
 def test_every_matrix_of_the_ball_is_within_gamma_of_the_net(rows, k, gamma):
     radius = math.sqrt(2 * k)
-    net = candidate_nets.ball_net(rows, k, radius, gamma)
+    net = candidate_covers.ball_net(rows, k, radius, gamma)
     assert np.linalg.norm(net, axis=(1, 2)).max() <= radius + 1e-12
     rng = np.random.default_rng(0)
     probes = rng.standard_normal((300, rows, k))
@@ -48,26 +48,29 @@ def test_every_matrix_of_the_ball_is_within_gamma_of_the_net(rows, k, gamma):
 
 
 def test_nets_hold_no_two_of_the_same_up_to_rotation():
-    for net in (candidate_nets.orthonormal_net(3, 2, 0.6), candidate_nets.ball_net(2, 2, 2.0, 0.8)):
+    for net in (
+        candidate_covers.orthonormal_net(3, 2, 0.6),
+        candidate_covers.ball_net(2, 2, 2.0, 0.8),
+    ):
         gram = net @ net.transpose(0, 2, 1)
         gaps = np.abs(gram[:, None] - gram[None]).max(axis=(2, 3)) + np.eye(len(net))
         assert gaps.min() > 1e-10
-    U = candidate_nets.random_orthonormal(np.random.default_rng(1), 1, 4, 2)[0]
-    turned = U @ candidate_nets.random_orthonormal(np.random.default_rng(2), 1, 2, 2)[0]
-    assert len(candidate_nets.unique(np.stack([U, turned, -U]))) == 1
+    U = candidate_covers.random_orthonormal(np.random.default_rng(1), 1, 4, 2)[0]
+    turned = U @ candidate_covers.random_orthonormal(np.random.default_rng(2), 1, 2, 2)[0]
+    assert len(candidate_covers.unique(np.stack([U, turned, -U]))) == 1
 
 
 def test_a_finer_net_is_larger_and_sizes_grow_with_the_entries():
-    assert len(candidate_nets.orthonormal_net(3, 1, 0.2)) > 2 * len(
-        candidate_nets.orthonormal_net(3, 1, 0.4)
+    assert len(candidate_covers.orthonormal_net(3, 1, 0.2)) > 2 * len(
+        candidate_covers.orthonormal_net(3, 1, 0.4)
     )
-    assert candidate_nets.grid_size(100, 1.0, 0.01)[1] > 1e200
+    assert candidate_covers.grid_size(100, 1.0, 0.01)[1] > 1e200
 
 
 def test_random_candidates_surround_the_last_choice_at_the_radius():
     rng = np.random.default_rng(0)
-    U = candidate_nets.random_orthonormal(rng, 1, 20, 2)[0]
-    near = candidate_nets.around(rng, U, 200, 0.1)
+    U = candidate_covers.random_orthonormal(rng, 1, 20, 2)[0]
+    near = candidate_covers.around(rng, U, 200, 0.1)
     np.testing.assert_array_equal(near[0], U)
     np.testing.assert_allclose(
         near.transpose(0, 2, 1) @ near, np.tile(np.eye(2), (200, 1, 1)), atol=1e-12
@@ -82,7 +85,7 @@ def test_random_candidates_surround_the_last_choice_at_the_radius():
 def test_polar_is_the_nearest_orthonormal_matrix():
     rng = np.random.default_rng(0)
     M = rng.standard_normal((5, 2))
-    best = np.linalg.norm(candidate_nets.polar(M) - M)
+    best = np.linalg.norm(candidate_covers.polar(M) - M)
     assert all(
-        best <= np.linalg.norm(U - M) for U in candidate_nets.random_orthonormal(rng, 500, 5, 2)
+        best <= np.linalg.norm(U - M) for U in candidate_covers.random_orthonormal(rng, 500, 5, 2)
     )

@@ -36,13 +36,13 @@ from flwr.common import (
 from privfed.algorithm.announcement import Announcement
 from privfed.algorithm.tensors import decoded
 from privfed.data.cohort import Ids, coins, groups_of
-from privfed.data.error_tally import Tally
+from privfed.data.evaluation_tally import Tally
 from privfed.federation.head_store import HeadStore
 from privfed.federation.user_state import Memory
 from privfed.foundation.linalg import Array
 from privfed.kernels.least_squares import lstsq
 from privfed.models.linear import fit_heads
-from privfed.privacy.clip_norms import MEASURES
+from privfed.privacy.adaptive_clipping import MEASURES
 from privfed.privacy.clipping import Contributions, Dense
 
 OK = Status(Code.OK, "")

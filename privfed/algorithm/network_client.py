@@ -28,7 +28,7 @@ from privfed.foundation.linalg import Array
 from privfed.models.augmentation import augmented
 from privfed.models.low_rank_sgd import LowRank, PersonalNetwork
 from privfed.models.network import Network, Parameters
-from privfed.models.network_updates import Updates
+from privfed.models.network_contributions import Updates
 from privfed.models.sgd import SGD, Course, Explicit
 from privfed.models.softmax_heads import Heads, Labels, descend
 

@@ -24,8 +24,8 @@ from typing import Any
 from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import Array
 from privfed.privacy.accounting import sampled_mu
+from privfed.privacy.adaptive_clipping import AUTO
 from privfed.privacy.bounds import Bound
-from privfed.privacy.clip_norms import AUTO
 from privfed.privacy.ledger import Budget
 from privfed.privacy.neighbouring import ADD_REMOVE
 from privfed.privacy.settings import Clip, PrivacySettings

@@ -11,6 +11,7 @@ from flwr.common import EvaluateRes, FitRes
 from flwr.server.client_proxy import ClientProxy
 
 from privfed.algorithm.tensors import decoded
+from privfed.foundation.errors import PrivfedError
 from privfed.foundation.linalg import Array
 
 Reply = TypeVar("Reply", FitRes, EvaluateRes)
@@ -66,6 +67,31 @@ def totals_of(
         for total, array, (_, bound) in zip(totals, sound, wanted, strict=True):
             total += bounded(array, asked[cid] * bound)
     return totals, present
+
+
+def check_shapes(
+    results: Sequence[tuple[ClientProxy, FitRes]], task: str, shapes: Sequence[tuple[int, ...]]
+) -> None:
+    """Raise if a client of ours sends other sums than the phase says.
+
+    Answers of foreign nodes are dropped instead (`totals_of`): they must not stop a run.
+
+    Args:
+        results: answers of the nodes.
+        task: name of the task, for the message.
+        shapes: shape of each sum that was asked for.
+
+    Raises:
+        PrivfedError: for the first answer with another number of sums, or another shape.
+    """
+    for _, result in results:
+        arrays = [decoded(tensor) for tensor in result.parameters.tensors]
+        sent = [None if array is None else array.shape for array in arrays]
+        if sent != list(shapes):
+            raise PrivfedError(
+                f"task {task!r} sends sums of shapes {sent}, its phase asks for {list(shapes)}; "
+                "nothing was released in this step"
+            )
 
 
 def judgements(

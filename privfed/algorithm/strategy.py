@@ -49,14 +49,14 @@ from privfed.algorithm.phases import (
     current,
     plan,
 )
-from privfed.algorithm.replies import judgements, totals_of
+from privfed.algorithm.replies import check_shapes, judgements, totals_of
 from privfed.federation.federation import Federation
 from privfed.federation.step_record import StepRecord
 from privfed.foundation.errors import ConfigError, PrivfedError, RefutedError
 from privfed.foundation.linalg import Array
 from privfed.privacy.accounting import GaussianRelease, Planned, Release
+from privfed.privacy.adaptive_clipping import AUTO, MEASURES
 from privfed.privacy.bounds import Bound, NormBound
-from privfed.privacy.clip_norms import AUTO, MEASURES
 from privfed.privacy.clipping import clamp, clip
 from privfed.privacy.neighbouring import ADD_REMOVE, REPLACE_ONE
 from privfed.privacy.settings import CLIP_NORM, Clip
@@ -99,7 +99,7 @@ class PrivateStrategy(Strategy):
 
     def phases(self) -> list[Phase]:
         """Return the phases of the algorithm; an empty list releases nothing."""
-        return []
+        raise PrivfedError(f"{type(self).__name__} has no phases(): what are users asked for?")
 
     def notes(self) -> list[str]:
         """Return what a reader of the result should know besides the numbers."""
@@ -181,11 +181,29 @@ class PrivateStrategy(Strategy):
             raise ConfigError.of("neighbouring", relation, f"this algorithm knows {known}")
         phases = self.phases()
         self.clips = self._configured_clips(phases)
-        self.shared = self.start()
+        self.shared = self._checked(self.start(), "start()")
+        if self.shared and len(self.shared) != len(self.publishes):
+            raise PrivfedError(
+                f"{type(self).__name__}: start() gives {len(self.shared)} array(s), but publishes "
+                f"names {len(self.publishes)}: {', '.join(self.publishes)}"
+            )
         self.started = not any(phase.model != EACH for phase in phases)
         self.plan = plan(phases, self.clips, self.federation.privacy, ledger.budget)
         costs = [cost for step in self.plan for _, cost in self.costs(step)]
         ledger.check(costs, f"the {len(costs)} planned releases")
+
+    def _checked(self, arrays: Any, where: str) -> list[Array]:
+        """Return shared parameters as a list of arrays of 64-bit numbers, or say what is wrong."""
+        if not isinstance(self.publishes, tuple):
+            raise PrivfedError(
+                f"{type(self).__name__}.publishes must be a tuple of names, as ('w',)"
+            )
+        if not isinstance(arrays, list | tuple):
+            raise PrivfedError(
+                f"{type(self).__name__}: {where} must return a list of arrays, and returns "
+                f"{type(arrays).__name__}"
+            )
+        return [np.asarray(array, dtype=np.float64) for array in arrays]
 
     def _configured_clips(self, phases: Sequence[Phase]) -> dict[str, Clip]:
         """Return the clip norms as configured, unless `privacy.clip` says otherwise.
@@ -324,6 +342,8 @@ class PrivateStrategy(Strategy):
             wanted += [(shapes[name], self.bound(step, name).clip) for name in names]
         if measure is not None:
             wanted += [((measure.size,), measure.bound.clip)] * len(names)
+        if self.federation.strict:  # here a wrong shape is a mistake, not a hostile node
+            check_shapes(results, step.task, [shape for shape, _ in wanted])
         bounded = clamp if step.phase.selects else clip
         totals, present = totals_of(results, wanted, asked, bounded, self.done + 1)
         if present < self.federation.quorum * n:
@@ -388,7 +408,8 @@ class PrivateStrategy(Strategy):
 
     def apply(self, step: Step, released: list[Any]) -> None:
         """Update the shared parameters with what a step released."""
-        self.shared = step.phase.update(step.round, *released)
+        updated = step.phase.update(step.round, *released)
+        self.shared = self._checked(updated, f"the update of phase {step.task!r}")
         over = step.round == step.phase.rounds
         if step.phase.model == EACH or (step.phase.model == LAST and over):
             self.started = True

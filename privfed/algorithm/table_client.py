@@ -27,7 +27,7 @@ from privfed.foundation.constraints import Number
 from privfed.foundation.linalg import Array
 from privfed.models import ridge
 from privfed.models.table_model import LIMIT, PARTS, TableModel, unscaled
-from privfed.privacy.clip_norms import NORMS
+from privfed.privacy.adaptive_clipping import NORMS
 
 RIDGE = Number(lambda x: 1e-6 <= x <= 1e6, "must lie between 1e-6 and 1e6")
 """With such a strength no user's equations are singular, however similar its rows are.

@@ -30,8 +30,8 @@ from privfed.foundation.constraints import WHOLE
 from privfed.foundation.errors import ConfigError, check_positive
 from privfed.foundation.linalg import Array
 from privfed.models.table_model import NAMES, PARTS, TableModel, unscaled
+from privfed.privacy.adaptive_clipping import NORMS
 from privfed.privacy.bounds import NormBound
-from privfed.privacy.clip_norms import NORMS
 from privfed.privacy.settings import Clip
 
 STEP, ZOOMS, HALF = 1.5, 2, 0.5

@@ -47,7 +47,7 @@ from privfed.experiment.wiring import Experiment
 from privfed.federation.roster import Member, Roster, new_token
 from privfed.foundation.linalg import Array
 from privfed.foundation.seeding import generator
-from privfed.privacy.clip_norms import MEASURES
+from privfed.privacy.adaptive_clipping import MEASURES
 from privfed.privacy.clipping import SLACK
 from privfed.privacy.exact_sampling import Whole
 from privfed.privacy.gate import NoiseGate

@@ -32,7 +32,7 @@ from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import Array
 from privfed.foundation.seeding import generator
 from privfed.privacy.accounting import GaussianRelease
-from privfed.privacy.clip_norms import MEASURES
+from privfed.privacy.adaptive_clipping import MEASURES
 from privfed.privacy.neighbouring import ADD_REMOVE
 from privfed.runtimes.inprocess import LocalProxy
 

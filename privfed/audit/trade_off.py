@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from privfed.audit.audit_verdict import LIKELIHOOD, Findings
 from privfed.audit.lower_bounds import claimed_trade_off, measured_trade_off
-from privfed.audit.verdict import LIKELIHOOD, Findings
 from privfed.report.audit_page import Curves
 
 

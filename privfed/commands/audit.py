@@ -221,10 +221,10 @@ def by_repetitions(
     experiment: Experiment, options: argparse.Namespace
 ) -> tuple[dict[str, Any], Any]:
     """Audit by many repetitions; return the result and the curves of its chart."""
+    from privfed.audit.audit_verdict import audit_summary, examine, likelihood_weights
     from privfed.audit.canary import PLUS, CanaryStage
     from privfed.audit.repetitions import observations
     from privfed.audit.trade_off import curves_of
-    from privfed.audit.verdict import audit_summary, examine, likelihood_weights
     from privfed.report.audit_console import AuditProgress
 
     stage = CanaryStage(experiment, options.repetitions)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from privfed.commands.node_options import add_participation, check_data
 from privfed.commands.parsing import (
     OWN_CONFIGS,
     Parser,
@@ -19,7 +20,6 @@ from privfed.commands.parsing import (
     guarded,
     use_config_dir,
 )
-from privfed.commands.participation import add_participation, check_data
 from privfed.foundation.errors import ConfigError
 
 EXAMPLES = """
@@ -80,7 +80,7 @@ def _read_token(options: argparse.Namespace) -> str:
 
 
 def _execute(options: argparse.Namespace) -> None:
-    from privfed.config.choices import CONF
+    from privfed.config.option_groups import CONF
     from privfed.federation.identity import Identity
     from privfed.federation.participant import OwnRows, Participant
     from privfed.runtimes.grpc_client import ServerAddress, take_part

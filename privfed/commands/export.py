@@ -8,7 +8,7 @@ from pathlib import Path
 
 from privfed.commands.parsing import Parser, guarded
 from privfed.models.export import FORMATS, export
-from privfed.models.published import read_published
+from privfed.models.published_model import read_published
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,6 +1,6 @@
 """privfed as a Flower app: what `flwr run` starts, as `server` on the server, as `client` on nodes.
 
-The settings of a run are in its run-config; see :mod:`privfed.config.run_config`.
+The settings of a run are in its run-config; see :mod:`privfed.config.flower_run_config`.
 
 The settings of a node are in its node-config: `node` and `token-file` (its identity), `data`,
 `target` and `test` (rows of its user; without them its users are simulated), and `state` (the
@@ -26,7 +26,7 @@ from flwr.serverapp import Grid, ServerApp
 from omegaconf import OmegaConf
 
 from privfed.config.flower_run_config import configuration
-from privfed.config.stored import recall
+from privfed.config.saved_config import recall
 from privfed.federation.node_config import participant_for
 from privfed.federation.participant import Participant
 from privfed.federation.roster import Roster
@@ -87,7 +87,7 @@ def conduct(grid: Grid, run: Mapping[str, Any]) -> Path:
 
     Args:
         grid: Flower's grid of nodes.
-        run: see :mod:`privfed.config.run_config`.
+        run: see :mod:`privfed.config.flower_run_config`.
 
     Returns:
         The folder of the run.

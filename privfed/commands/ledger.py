@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from privfed.commands.parsing import Parser, guarded
-from privfed.config.stored import load_config
+from privfed.config.saved_config import load_config
 from privfed.experiment import checkpoint
 from privfed.foundation.errors import ConfigError
 from privfed.privacy.ledger import Budget, Ledger

@@ -19,16 +19,16 @@ import numpy as np
 from privfed.commands.parsing import Parser, add_general, guarded
 from privfed.data.cohort import Ids
 from privfed.data.tables.encoding import EncodedTable
-from privfed.data.tables.inference import require
 from privfed.data.tables.ragged_cohort import TableRows
-from privfed.data.tables.reading import read_rows_for
 from privfed.data.tables.schema import Numeric, Schema, Target, plain_text
+from privfed.data.tables.schema_inference import require
 from privfed.data.tables.table_files import open_table
+from privfed.data.tables.table_loading import read_rows_for
 from privfed.foundation.atomic_files import write_output
 from privfed.foundation.errors import ConfigError, nearest
 from privfed.models.head_fitting import Fitted, fit_users, predict
 from privfed.models.linear import LinearModel
-from privfed.models.published import Model, Published, read_published
+from privfed.models.published_model import Model, Published, read_published
 from privfed.models.table_model import TableModel
 
 EXAMPLES = """

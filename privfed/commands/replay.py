@@ -14,7 +14,7 @@ from privfed.commands.parsing import Parser, add_settings, guarded, use_config_d
 from privfed.foundation.errors import ConfigError, RefutedError
 
 if TYPE_CHECKING:
-    from privfed.audit.claims import Report
+    from privfed.audit.replay_checks import Report
 
 SMALL = ("data.n=24",)
 """Few users are enough: sensitivities do not depend on their number."""
@@ -75,7 +75,7 @@ def _in_words(report: Report) -> str:
 
 
 def _execute(options: argparse.Namespace) -> None:
-    from privfed.audit.claims import replay
+    from privfed.audit.replay_checks import replay
     from privfed.config.composition import compose
 
     if "data=table" in options.overrides:

@@ -81,7 +81,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _execute(options: argparse.Namespace) -> None:
     from privfed.config.composition import compose
-    from privfed.config.stored import recall
+    from privfed.config.saved_config import recall
 
     resumed = None if options.resume is None else Path(options.resume)
     use_config_dir(options.config_dir)

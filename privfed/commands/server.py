@@ -136,7 +136,7 @@ def _execute(options: argparse.Namespace) -> None:
 def _settings(options: argparse.Namespace) -> tuple[DictConfig, Roster | None]:
     """Return the configuration and the roster, of a new run or of the one in a folder."""
     from privfed.config.composition import compose
-    from privfed.config.stored import finished, recall
+    from privfed.config.saved_config import finished, recall
     from privfed.federation.roster import Roster
 
     before = options.resume or options.publish

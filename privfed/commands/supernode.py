@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from privfed.commands.node_options import add_participation
 from privfed.commands.parsing import Parser, add_version, guarded
-from privfed.commands.participation import add_participation
 
 EXAMPLES = """
 examples:
@@ -70,7 +70,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _command_of(options: argparse.Namespace) -> list[str]:
     """Return the flower-supernode command, with absolute paths, after a check of the settings."""
-    from privfed.commands.participation import check_data
+    from privfed.commands.node_options import check_data
     from privfed.federation.node_config import identity_in, rows_in
     from privfed.runtimes.superlink_processes import supernode_command
 

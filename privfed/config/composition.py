@@ -14,8 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from privfed.config.choices import CONF, GROUPS, options
 from privfed.config.explanation import check_spelling, explain, no_such_setting
+from privfed.config.option_groups import CONF, GROUPS, options
 from privfed.foundation.errors import ConfigError, check_whole
 
 REQUIRED = ("name", "guarantee", "rounds", "strategy", "client")
@@ -105,6 +105,10 @@ def _check_algorithm(cfg: DictConfig, folders: Sequence[Path]) -> None:
             raise ConfigError(
                 f"algo.{key}: missing in the algorithm's config, which needs {needed}"
             )
+    guarantee = str(cfg.algo.guarantee)
+    if guarantee not in ("worst-case", "none") and not guarantee.startswith("under "):
+        allowed = "must be worst-case, none, or 'under' and an assumption"
+        raise ConfigError.of("algo.guarantee", guarantee, allowed)
     kind, needed, name = model_kind(cfg), cfg.algo.get("kind", LINEAR), cfg.algo.name
     if kind != needed:
         other = f"{kind}/{name}" if f"{kind}/{name}" in options("algo", folders) else ""

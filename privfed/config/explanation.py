@@ -13,7 +13,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
-from privfed.config.choices import CONF, GROUPS, options
+from privfed.config.option_groups import CONF, GROUPS, options
 from privfed.foundation.errors import ConfigError, nearest
 
 

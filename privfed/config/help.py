@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from privfed.config.choices import CONF, GROUPS, described, options, settable_lines
+from privfed.config.option_groups import CONF, GROUPS, described, options, settable_lines
 
 SHOWN = {
     "algo": "fedrep",

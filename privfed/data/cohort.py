@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from privfed.data.error_bins import Scale
+from privfed.data.evaluation_bins import Scale
 from privfed.foundation.linalg import Array
 from privfed.foundation.seeding import generator
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from privfed.data.cohort import Cohort, Ids, UserCohort
-from privfed.data.error_bins import LOGARITHMIC, Scale
+from privfed.data.evaluation_bins import LOGARITHMIC, Scale
 from privfed.data.tables.schema import Schema
 from privfed.foundation.linalg import Array
 

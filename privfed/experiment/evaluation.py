@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from omegaconf import OmegaConf
 
-from privfed.config.choices import CONF
+from privfed.config.option_groups import CONF
 from privfed.experiment.result import Outcome
 from privfed.foundation.linalg import Array
 

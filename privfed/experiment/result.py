@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privfed import __version__
-from privfed.data.error_bins import Scale
+from privfed.data.evaluation_bins import Scale
 from privfed.foundation.linalg import Array
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from privfed.experiment.worker_pool import Lost, Pool
 from privfed.foundation.atomic_files import write_atomically
 from privfed.foundation.errors import BudgetError, ConfigError, PrivfedError, check_whole
 from privfed.report.past_runs import SWEEP, Setting, find, read_json, settings_of, shown
-from privfed.report.progress import PatientConsole, SweepProgress, show_sweep
+from privfed.report.sweep_console import PatientConsole, SweepProgress, show_sweep
 from privfed.report.wording import error_of
 
 
@@ -88,7 +88,7 @@ def check(overrides: Sequence[str], config_dir: str | None) -> str:
 
 def perform(folder: Path, resume: bool) -> Any:
     """Do, or resume, the run whose configuration is in the folder; return its result."""
-    from privfed.config.stored import load_config
+    from privfed.config.saved_config import load_config
     from privfed.experiment.run_folder import carry_out
     from privfed.experiment.wiring import Experiment
 

@@ -24,7 +24,7 @@ from privfed.federation.federation import Federation
 from privfed.federation.roster import Roster
 from privfed.federation.step_record import StepRecord
 from privfed.federation.user_state import PRIVATE, keep_fingerprint
-from privfed.foundation.errors import ConfigError, check_whole
+from privfed.foundation.errors import ConfigError, PrivfedError, check_whole
 from privfed.foundation.linalg import Array
 from privfed.privacy.gate import NoiseGate
 from privfed.privacy.ledger import Budget, Ledger
@@ -95,6 +95,7 @@ class Experiment:
         """Whether fresh public users are judged after every step, where data are simulated."""
         # Settings of clients are checked before anything is written.
         trial = self.factory.serving(self.data.empty())
+        check_tasks(self.strategy, trial)
         self.remembers = trial.memory is not None
         """Whether users keep state from round to round."""
 
@@ -196,3 +197,15 @@ def representation_dimension(cfg: DictConfig, d: int) -> int:
     if k > d:
         raise ConfigError.of("model.k", k, f"cannot be larger than the number of features, {d}")
     return k
+
+
+def check_tasks(strategy: Any, client: Any) -> None:
+    """Raise unless the client has a task for every phase of the strategy."""
+    known = client.tasks()
+    for task in dict.fromkeys(step.task for step in strategy.plan):
+        if task not in known:
+            names = ", ".join(sorted(known)) or "none"
+            raise PrivfedError(
+                f"{type(strategy).__name__} asks for task {task!r}, but {type(client).__name__} "
+                f"has {names}; mark the method with @task"
+            )

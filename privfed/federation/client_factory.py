@@ -18,8 +18,8 @@ from privfed.config.instantiation import Settings, algorithm_settings, build, fi
 from privfed.data.cohort import UserCohort
 from privfed.data.source import DataSource
 from privfed.federation.head_store import HeadStore
+from privfed.federation.node_settings import Welcome
 from privfed.federation.user_state import Memory
-from privfed.federation.welcome import Welcome
 from privfed.foundation.compilation import Job, expect
 from privfed.foundation.linalg import Array
 

@@ -25,13 +25,13 @@ from flwr.common import (
 from omegaconf import OmegaConf
 
 from privfed import __version__
-from privfed.config.choices import CONF
+from privfed.config.option_groups import CONF
 from privfed.data.cohort import Cohort
-from privfed.data.tables.own_rows import has_users, read_own_rows
+from privfed.data.tables.client_rows import has_users, read_own_rows
 from privfed.federation.client_factory import ClientFactory, ServingClient
 from privfed.federation.head_store import HeadStore
 from privfed.federation.identity import Identity
-from privfed.federation.welcome import Welcome
+from privfed.federation.node_settings import Welcome
 from privfed.foundation.errors import ConfigError, PrivfedError
 from privfed.foundation.linalg import Array
 

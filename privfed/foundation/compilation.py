@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from privfed.foundation import machine_code
+from privfed.foundation import numba_cache
 from privfed.foundation.errors import ConfigError
 
 MODES = ("auto", "always", "never")
@@ -96,11 +96,11 @@ class DropIn:
     @property
     def source(self) -> Path:
         """Return the file of the module."""
-        return machine_code.PACKAGE.parent / (self.module.replace(".", "/") + ".py")
+        return numba_cache.PACKAGE.parent / (self.module.replace(".", "/") + ".py")
 
     def kept(self) -> bool:
         """Return whether the machine code is on this machine."""
-        return machine_code.is_kept(machine_code.cache_folder(), self.source, self.variant)
+        return numba_cache.is_kept(numba_cache.cache_folder(), self.source, self.variant)
 
     def _pays(self, saved: float) -> bool:
         if mode() != "auto":
@@ -115,15 +115,15 @@ class DropIn:
         """Import the module; compile it, and others that the job pays for, if necessary."""
         if self.kept():
             return importlib.import_module(self.module)
-        folder = machine_code.cache_folder()
-        with machine_code.alone(folder):
+        folder = numba_cache.cache_folder()
+        with numba_cache.alone(folder):
             needed = [each for each in _known if each is self or each._wanted()]
             missing = [each for each in needed if not each.kept()]
             if missing:
                 _announce(sum(each.seconds for each in missing))
             for each in missing:
                 each._compile()
-                machine_code.keep(folder, each.source, each.variant)
+                numba_cache.keep(folder, each.source, each.variant)
         return importlib.import_module(self.module)
 
     def _compile(self) -> None:
@@ -174,7 +174,7 @@ def mode() -> str:
     Raises:
         ConfigError: PRIVFED_COMPILE is something else.
     """
-    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0") or not machine_code.can_compile():
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0") or not numba_cache.can_compile():
         return "never"
     named = _forced or os.environ.get("PRIVFED_COMPILE") or "auto"
     if named not in MODES:
@@ -215,7 +215,7 @@ def compiled(function: Any = None, *, reorder: bool = True) -> Any:
         return lambda given: compiled(given, reorder=reorder)
     import numba
 
-    folder = machine_code.cache_folder()
+    folder = numba_cache.cache_folder()
     if folder is not None:
         numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
     made: Any = numba.njit(
@@ -227,5 +227,5 @@ def compiled(function: Any = None, *, reorder: bool = True) -> Any:
     # There is no index if Numba's cache or compiler is off.
     index = getattr(getattr(made, "_cache", None), "_cache_file", None)
     if index is not None:
-        index._source_stamp = (index._source_stamp, machine_code.shared_sources())
+        index._source_stamp = (index._source_stamp, numba_cache.shared_sources())
     return made

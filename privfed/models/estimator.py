@@ -23,7 +23,7 @@ from privfed.foundation.errors import ConfigError, nearest
 from privfed.foundation.linalg import Array
 from privfed.models.head_fitting import fit_head, no_heads
 from privfed.models.linear import LinearModel
-from privfed.models.published import Model, Published, read_published
+from privfed.models.published_model import Model, Published, read_published
 
 
 class PersonalModel:

@@ -24,7 +24,7 @@ import numpy as np
 from privfed import __version__
 from privfed.foundation.atomic_files import write_output
 from privfed.foundation.errors import ConfigError
-from privfed.models.published import Published
+from privfed.models.published_model import Published
 from privfed.models.table_model import TableModel
 from privfed.privacy.statement import guarantee_in_words
 

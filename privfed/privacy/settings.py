@@ -7,7 +7,7 @@ from typing import Annotated
 
 from privfed.foundation.constraints import POSITIVE, Number, check_settings
 from privfed.foundation.errors import check_number
-from privfed.privacy.clip_norms import AUTO
+from privfed.privacy.adaptive_clipping import AUTO
 
 Clip = float | str
 """A clip norm, or `auto`: found by a private quantile."""

@@ -9,7 +9,7 @@ from typing import Any
 from rich.progress import TextColumn
 
 from privfed.privacy.ledger import Budget
-from privfed.report.progress import LiveDisplay, PatientConsole, bar
+from privfed.report.sweep_console import LiveDisplay, PatientConsole, bar
 
 Audit = dict[str, Any]
 METHODS = {"gaussian-fit": "Gaussian fit", "clopper-pearson": "Clopper-Pearson"}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import fmean
 
-from privfed.data.error_tally import RATIOS
+from privfed.data.evaluation_tally import RATIOS
 from privfed.report.charts import Series, line_chart
 from privfed.report.gain_chart import gain_label
 from privfed.report.past_runs import Setting, settings_in_words, spread

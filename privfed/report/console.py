@@ -18,7 +18,7 @@ from privfed.foundation.atomic_files import write_atomically
 from privfed.privacy.accounting import Planned, paid_by_one_user
 from privfed.privacy.ledger import Budget
 from privfed.privacy.statement import guarantee_in_words
-from privfed.report.progress import LiveDisplay, PatientConsole, bar
+from privfed.report.sweep_console import LiveDisplay, PatientConsole, bar
 from privfed.report.wording import (
     FIGURES,
     Row,
@@ -149,7 +149,7 @@ def show_summary(result: Row, folder: Path) -> None:
 
 def show_table(cfg: DictConfig) -> None:
     """Print how a table is understood, and write its schema to the folder `out`, if given."""
-    from privfed.data.tables.description import describe_table
+    from privfed.data.tables.schema_report import describe_table
     from privfed.data.tables.table_source import Table as TableSource
 
     data = ClientFactory.of(cfg).source

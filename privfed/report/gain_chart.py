@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from privfed.data.error_tally import RATIOS, SIZES
+from privfed.data.evaluation_tally import RATIOS, SIZES
 from privfed.foundation.linalg import Array
 from privfed.report.charts import Series, histogram_chart
 from privfed.report.templating import Picture, TextTable

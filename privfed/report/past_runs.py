@@ -14,8 +14,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from privfed.config.choices import GROUPS
-from privfed.config.stored import load_config
+from privfed.config.option_groups import GROUPS
+from privfed.config.saved_config import load_config
 from privfed.foundation.errors import ConfigError
 from privfed.report.wording import Row, error_of
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from privfed.config.stored import load_config
-from privfed.data.error_bins import Scale
+from privfed.config.saved_config import load_config
+from privfed.data.evaluation_bins import Scale
 from privfed.federation.user_state import PRIVATE
 from privfed.foundation.atomic_files import write_atomically
 from privfed.foundation.errors import PrivfedError

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from privfed.data.error_bins import Scale
+from privfed.data.evaluation_bins import Scale
 from privfed.foundation.linalg import Array
 from privfed.privacy.statement import guarantee_in_words, nothing_released
 from privfed.report.charts import Series, heat_map, histogram_chart, line_chart

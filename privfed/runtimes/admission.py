@@ -29,8 +29,8 @@ from flwr.server.criterion import Criterion
 
 from privfed import __version__
 from privfed.federation.identity import prove
+from privfed.federation.node_settings import Welcome
 from privfed.federation.roster import Roster
-from privfed.federation.welcome import Welcome
 from privfed.runtimes.flower_internals import GrpcBridgeClosed, GrpcClientProxy
 
 log = logging.getLogger("privfed.admission")

@@ -23,11 +23,11 @@ from flwr.common import ndarrays_to_parameters
 from threadpoolctl import threadpool_limits
 
 from privfed.federation.client_factory import ClientFactory
+from privfed.federation.node_settings import Welcome
 from privfed.federation.roster import Member, Roster
-from privfed.federation.welcome import Welcome
 from privfed.foundation.environment import NO_TELEMETRY, module_path, thread_limits
 from privfed.foundation.errors import ConfigError, PrivfedError
-from privfed.privacy.clip_norms import MEASURES
+from privfed.privacy.adaptive_clipping import MEASURES
 from privfed.runtimes.admission import AdmissionControl
 from privfed.runtimes.certificates import make_certificates
 from privfed.runtimes.grpc_transport import Certificates, listening

@@ -16,7 +16,7 @@ from typing import Any
 
 import tomli_w
 
-from privfed.config.choices import CONF
+from privfed.config.option_groups import CONF
 from privfed.foundation.atomic_files import write_atomically
 from privfed.foundation.environment import (
     NO_TELEMETRY,
@@ -116,7 +116,7 @@ class LocalDeployment:
         """Start a run of the Flower app in this repository.
 
         Args:
-            run_config: see :mod:`privfed.config.run_config`.
+            run_config: see :mod:`privfed.config.flower_run_config`.
 
         Returns:
             The number of the run.

@@ -10,7 +10,7 @@ and singular values are a factor q too small. The rounds find the scale. Dividin
 closer, gains 1 % in the end where the budget is ample, and loses where it is tight, because noise
 is scaled up as well.
 
-calibration=paper (RGRAD Algorithm 1; sensitivities: strategies/gaussian_design.py) clips nothing.
+calibration=paper (RGRAD Algorithm 1; sensitivities: strategies/rgrad_sensitivity.py) clips nothing.
 Three steps, a third of the initialiser's budget each, with Uhat, Vhat the singular vectors of Lhat:
 
     U <- SVD_r( Uhat Uhat^T + E_U )     V <- SVD_r( Vhat Vhat^T + E_V )     U^T Lhat V + E_Sigma
@@ -27,7 +27,7 @@ from privfed.federation.federation import Federation
 from privfed.foundation.linalg import Array, svec, top_eigenvectors, top_singular, unsvec
 from privfed.privacy.bounds import UNCLIPPED, AssumedSensitivity, NormBound
 from privfed.privacy.settings import Clip
-from strategies.gaussian_design import GaussianDesign
+from strategies.rgrad_sensitivity import GaussianDesign
 
 
 class RegressionStart(Initialiser):

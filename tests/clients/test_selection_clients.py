@@ -9,7 +9,7 @@ import pytest
 
 from clients.expmech import ExpMechClient
 from clients.jlmargin import JLMarginClient, fewest_errors, half_sphere
-from privfed.algorithm.candidate_nets import random_orthonormal, sketch_matrix
+from privfed.algorithm.candidate_covers import random_orthonormal, sketch_matrix
 from privfed.data.cohort import Cohort
 from privfed.kernels import candidate_scores
 from privfed.privacy.clipping import SCORE

@@ -17,7 +17,7 @@ from privfed.config.instantiation import build
 from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import unsvec
 from privfed.models.table_model import PARTS, TableModel
-from privfed.privacy.clip_norms import MEASURES, NORMS
+from privfed.privacy.adaptive_clipping import MEASURES, NORMS
 
 SIZES = [3, 1, 7, 3, 0, 12, 2, 7, 25, 1]
 MISSING = ["mean", "indicator"]

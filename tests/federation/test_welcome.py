@@ -9,7 +9,7 @@ import pytest
 
 from privfed.config.composition import compose
 from privfed.federation.client_factory import ClientFactory
-from privfed.federation.welcome import Welcome
+from privfed.federation.node_settings import Welcome
 from privfed.foundation.errors import ConfigError
 
 WELCOME = Welcome({"_target_": "a.B"}, None, {"n": 1}, 3, 10, 0, range(4, 9), 2, ["x", "y"], "mse")

@@ -7,7 +7,7 @@ import re
 import pytest
 from conftest import ROOT
 
-from privfed.config.choices import GROUPS, options
+from privfed.config.option_groups import GROUPS, options
 
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 PAGES += sorted((ROOT / "docs").glob("*.md"))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from privfed.commands.run import main
-from privfed.config.choices import options
 from privfed.config.composition import compose
+from privfed.config.option_groups import options
 from privfed.experiment.wiring import Experiment
 
 SMALL = {

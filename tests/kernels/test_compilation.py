@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 import privfed
-from privfed.foundation import compilation, machine_code
+from privfed.foundation import compilation
+from privfed.foundation import numba_cache
 from privfed.foundation.compilation import DropIn, Job, choosing, expect
 from privfed.foundation.errors import ConfigError
-from privfed.foundation.machine_code import SHARED
+from privfed.foundation.numba_cache import SHARED
 
 PACKAGE = Path(privfed.__file__).parent
 FILES = [
@@ -127,7 +128,7 @@ def test_small_jobs_do_not_compile_and_large_ones_do_with_one_line(drop_in, caps
 def test_machine_code_that_is_there_is_used_where_loading_it_pays(drop_in, capsys):
     expect(Job(1000, 10, 50, 2, 1000))  # saves a second: more than loading, less than compiling
     assert drop_in.chosen() is None
-    machine_code.keep(machine_code.cache_folder(), drop_in.source, drop_in.variant)
+    numba_cache.keep(numba_cache.cache_folder(), drop_in.source, drop_in.variant)
     assert drop_in.chosen() is None, "a decision holds for the whole process"
     with choosing("auto"):
         assert drop_in.chosen() is not None
@@ -159,7 +160,7 @@ def test_an_unknown_mode_is_refused(monkeypatch):
 
 def test_without_numba_nothing_is_compiled(monkeypatch):
     monkeypatch.setenv("PRIVFED_COMPILE", "always")
-    monkeypatch.setattr(machine_code, "_machine", lambda: "")
+    monkeypatch.setattr(numba_cache, "_machine", lambda: "")
     assert compilation.mode() == "never"
 
 
@@ -192,18 +193,18 @@ def bare(monkeypatch, tmp_path):
     writable = {tmp_path}
     for name in ("NUMBA_CACHE_DIR", "HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    really = machine_code._writable
+    really = numba_cache._writable
     monkeypatch.setattr(
         machine_code,
         "_writable",
         lambda folder: any(folder.is_relative_to(each) for each in writable) and really(folder),
     )
-    monkeypatch.setattr(machine_code.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(numba_cache.tempfile, "gettempdir", lambda: str(tmp_path))
     return writable
 
 
 def test_a_read_only_installation_keeps_machine_code_in_a_private_folder(bare, tmp_path):
-    folder = machine_code.cache_folder()
+    folder = numba_cache.cache_folder()
     assert folder == tmp_path / f"privfed-{os.getuid()}"
     assert folder.stat().st_mode & 0o777 == 0o700
 
@@ -212,18 +213,18 @@ def test_what_others_could_have_put_there_is_not_run(bare, tmp_path):
     own = tmp_path / f"privfed-{os.getuid()}"
     own.mkdir(mode=0o755)
     own.chmod(0o777)
-    assert machine_code.cache_folder() is None
+    assert numba_cache.cache_folder() is None
     own.rmdir()
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     own.symlink_to(tmp_path / "elsewhere")
-    assert machine_code.cache_folder() is None
+    assert numba_cache.cache_folder() is None
 
 
 def test_a_home_that_can_be_written_to_comes_first(bare, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert machine_code.cache_folder() == tmp_path / "home/.cache/privfed"
+    assert numba_cache.cache_folder() == tmp_path / "home/.cache/privfed"
     bare.clear()
-    assert machine_code.cache_folder() is None
+    assert numba_cache.cache_folder() is None
 
 
 def test_nowhere_to_keep_machine_code_is_no_error(bare, drop_in, monkeypatch):

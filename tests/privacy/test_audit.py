@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from privfed.audit import lower_bounds
+from privfed.audit.audit_verdict import examine
 from privfed.audit.lower_bounds import (
     claimed_trade_off,
     discriminant,
@@ -22,7 +23,6 @@ from privfed.audit.lower_bounds import (
     proportion_upper,
     threshold_bound,
 )
-from privfed.audit.verdict import examine
 from privfed.privacy.accounting import GaussianRelease, gaussian_epsilon, gaussian_mu
 from privfed.privacy.ledger import Budget
 

@@ -14,8 +14,8 @@ from privfed.algorithm.tensors import decoded
 from privfed.audit import repetitions
 from privfed.audit.canary import MINUS, PLUS, SILENT, CanaryStage, population
 from privfed.commands.audit import main
-from privfed.config.choices import options
 from privfed.config.composition import compose
+from privfed.config.option_groups import options
 from privfed.experiment.wiring import Experiment
 from privfed.foundation.seeding import generator
 from privfed.privacy.ledger import Ledger

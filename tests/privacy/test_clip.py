@@ -17,7 +17,7 @@ from privfed.algorithm.replies import totals_of
 from privfed.audit.replay import COHORT, Theatre
 from privfed.config.composition import compose
 from privfed.data.cohort import Cohort
-from privfed.privacy.clip_norms import MEASURES
+from privfed.privacy.adaptive_clipping import MEASURES
 from privfed.privacy.clipping import SCORE, Dense, Scaled, Scores, clamp, clip, norm
 from privfed.runtimes.inprocess import LocalProxy
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from privfed.privacy.clip_norms import MEASURES, Below, Histogram
+from privfed.privacy.adaptive_clipping import MEASURES, Below, Histogram
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 3e7])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from support.bugs import BUGS
 
-from privfed.audit.claims import replay
+from privfed.audit.replay_checks import replay
 from privfed.commands.replay import main
-from privfed.config.choices import options
 from privfed.config.composition import compose
+from privfed.config.option_groups import options
 
 TINY = ("data.n=24", "data.d=5", "data.m=6", "rounds=2", "eps=4")
 SIZES = {

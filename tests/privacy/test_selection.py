@@ -10,7 +10,7 @@ import pytest
 from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
 from scipy.stats import chisquare
 
-from privfed.algorithm.candidate_nets import random_orthonormal
+from privfed.algorithm.candidate_covers import random_orthonormal
 from privfed.algorithm.replies import totals_of
 from privfed.config.composition import compose
 from privfed.data.cohort import Cohort

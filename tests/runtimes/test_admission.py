@@ -23,8 +23,8 @@ from support.puppet import Puppet
 
 from privfed import __version__
 from privfed.federation.identity import prove
+from privfed.federation.node_settings import Welcome
 from privfed.federation.roster import Member, Roster, new_token
-from privfed.federation.welcome import Welcome
 from privfed.foundation.errors import PrivfedError
 from privfed.runtimes.admission import AdmissionControl
 from privfed.runtimes.grpc_transport import listening

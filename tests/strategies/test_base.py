@@ -10,7 +10,7 @@ from flwr.server.client_manager import SimpleClientManager
 from privfed.algorithm.replies import judgements, totals_of
 from privfed.algorithm.tensors import decoded
 from privfed.foundation.errors import BudgetError, ConfigError, PrivfedError, RefutedError
-from privfed.privacy.clip_norms import AUTO
+from privfed.privacy.adaptive_clipping import AUTO
 from privfed.privacy.clipping import clip
 from privfed.runtimes.inprocess import LocalProxy
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from privfed.data.error_bins import LOGARITHMIC, UNIT
+from privfed.data.evaluation_bins import LOGARITHMIC, UNIT
 from privfed.data.tables.ragged_cohort import RaggedCohort, TableRows
 from privfed.data.tables.schema import Categorical, Hashed, Numeric, Schema, Target
 from privfed.data.tables.table_source import TableTruth

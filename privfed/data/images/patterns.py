@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from privfed.data.cohort import Cohort, Ids
-from privfed.data.images.collections import Classes, HeldOut, ImageShape, ImageUsers
+from privfed.data.images.image_source import Classes, HeldOut, ImageShape, ImageUsers
 from privfed.data.images.partition import counts_of
 from privfed.foundation.constraints import WHOLE, Number, Whole
 from privfed.foundation.errors import ConfigError

@@ -28,7 +28,7 @@ import numpy as np
 from scipy.special import betainc
 
 from privfed.data.cohort import Cohort, Ids
-from privfed.data.error_bins import UNIT, Scale
+from privfed.data.evaluation_bins import UNIT, Scale
 from privfed.data.source import DataSource
 from privfed.foundation.constraints import WHOLE, Number
 from privfed.foundation.errors import ConfigError, check_number

@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from privfed.data.cohort import Cohort, Ids, users_within
-from privfed.data.error_bins import LOGARITHMIC, Scale
+from privfed.data.evaluation_bins import LOGARITHMIC, Scale
 from privfed.data.problems.streaming import Streamed
 from privfed.data.source import DataSource
 from privfed.foundation.constraints import FLAG, WHOLE, Choice, Number

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from privfed.data.tables.encoding import Encoder
-from privfed.data.tables.inference import require
 from privfed.data.tables.ragged_cohort import TableRows
 from privfed.data.tables.schema import Schema
+from privfed.data.tables.schema_inference import require
 from privfed.data.tables.table_files import Columns, TableReader, arrow
 from privfed.foundation.errors import ConfigError
 

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privfed.data.cohort import Ids, spread_evenly
-from privfed.data.error_bins import LOGARITHMIC, UNIT, Scale
+from privfed.data.evaluation_bins import LOGARITHMIC, UNIT, Scale
 from privfed.data.source import DataSource
 from privfed.data.tables.ragged_cohort import RaggedCohort, TableRows
-from privfed.data.tables.reading import EncodedTable, Options, read_table
 from privfed.data.tables.schema import Schema
+from privfed.data.tables.table_loading import EncodedTable, Options, read_table
 from privfed.foundation.constraints import FLAG, WHOLE, Number, Whole
 from privfed.foundation.errors import ConfigError
 from privfed.foundation.seeding import generator

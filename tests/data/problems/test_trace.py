@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.sources import source
 
-from privfed.data.problems import trace
+from privfed.data.problems import trace_regression
 from privfed.foundation.errors import ConfigError
 
 
@@ -19,12 +19,12 @@ def problem(**changes):
         "sigma": 0.1,
         "seed": 0,
     }
-    return source(trace.Trace, **(settings | changes))
+    return source(trace_regression.Trace, **(settings | changes))
 
 
-@pytest.mark.parametrize("chunk", [trace.CHUNK, 60])
+@pytest.mark.parametrize("chunk", [trace_regression.CHUNK, 60])
 def test_a_user_is_the_same_whoever_makes_it_and_however_many_there_are(monkeypatch, chunk):
-    monkeypatch.setattr(trace, "CHUNK", chunk)
+    monkeypatch.setattr(trace_regression, "CHUNK", chunk)
     whole = problem().cohort(0, 2500)
     for first, last in ((0, 1), (1022, 1027), (2499, 2500)):
         part = problem().cohort(first, last)

@@ -12,7 +12,7 @@ import pytest
 from support.sources import reading
 
 from privfed.data.tables import table_files
-from privfed.data.tables.reading import read_rows_for, read_table
+from privfed.data.tables.table_loading import read_rows_for, read_table
 from privfed.foundation.errors import ConfigError
 
 GOOD = "user,a,city,y\nbob,1.5,Bern,1\nann,2,Basel,2\nbob,3,Bern,3\n"

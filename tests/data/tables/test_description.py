@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support.sources import reading
 
-from privfed.data.tables.description import describe_table
-from privfed.data.tables.reading import read_table
+from privfed.data.tables.schema_report import describe_table
+from privfed.data.tables.table_loading import read_table
 
 
 @pytest.fixture

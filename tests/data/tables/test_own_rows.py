@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from privfed.data.tables.own_rows import read_own_rows
+from privfed.data.tables.client_rows import read_own_rows
 from privfed.foundation.errors import ConfigError
 
 

@@ -14,8 +14,8 @@ import pytest
 from support.sources import reading
 
 from privfed.data.tables import table_files
-from privfed.data.tables.reading import read_rows_for, read_table
 from privfed.data.tables.schema import Categorical, Hashed, Numeric, Target, bucket
+from privfed.data.tables.table_loading import read_rows_for, read_table
 from privfed.foundation.errors import ConfigError
 
 PEOPLE = 'user,age,city,y\nbob,30,Bern,1.5\nann,,"Basel, BS",2\nbob,41.5,,3\n'

@@ -10,7 +10,7 @@ import yaml
 from support.sources import source
 from support.tables import write
 
-from privfed.config.choices import CONF
+from privfed.config.option_groups import CONF
 from privfed.data.tables.options import Options
 from privfed.data.tables.table_source import Table, lots
 from privfed.foundation.errors import ConfigError

@@ -34,7 +34,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from privfed.data.problems.trace import singular_values
+from privfed.data.problems.trace_regression import singular_values
 from privfed.federation.federation import Federation
 from privfed.foundation.errors import ConfigError, check_number, check_positive
 from privfed.privacy.neighbouring import WEAK

@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from privfed.data.cohort import Cohort, Ids
-from privfed.data.error_bins import UNIT, Scale
+from privfed.data.evaluation_bins import UNIT, Scale
 from privfed.data.images import partition
 from privfed.data.images.archives import (
     ARCHIVES,
@@ -28,8 +28,8 @@ from privfed.data.images.archives import (
     read_labels,
     read_pixels,
 )
-from privfed.data.images.assignment import SPLITS, Split, SplitRule
 from privfed.data.images.file_formats import Pixel, times
+from privfed.data.images.train_test_split import SPLITS, Split, SplitRule
 from privfed.data.source import DataSource
 from privfed.foundation.constraints import POSITIVE, WHOLE, Choice, Number, Whole
 from privfed.foundation.errors import ConfigError, check_number, check_whole

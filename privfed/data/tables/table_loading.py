@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from privfed.data.tables.encoding import EncodedTable, Encoder
-from privfed.data.tables.inference import infer, require
 from privfed.data.tables.memory_limit import MemoryProbe, available_memory, check_memory
 from privfed.data.tables.options import Options
 from privfed.data.tables.schema import Schema
+from privfed.data.tables.schema_inference import infer, require
 from privfed.data.tables.table_files import open_table
 from privfed.foundation.errors import ConfigError, nearest
 

@@ -8,8 +8,8 @@ from support.sources import source
 from test_archives import images, write_idx
 
 from privfed.config.composition import compose
-from privfed.data.images.assignment import SPLITS
-from privfed.data.images.collections import HeldOut, Images
+from privfed.data.images.image_source import HeldOut, Images
+from privfed.data.images.train_test_split import SPLITS
 from privfed.federation.client_factory import ClientFactory
 from privfed.foundation.errors import ConfigError
 

@@ -32,7 +32,7 @@ class Split:
 
 @dataclass(frozen=True)
 class SplitRule:
-    """How images are assigned. See :class:`privfed.data.images.collections.Images`."""
+    """How images are assigned. See :class:`privfed.data.images.image_source.Images`."""
 
     split: str
     n: int | None

@@ -12,7 +12,7 @@ import numpy as np
 from flwr.common import Scalar
 from numpy.typing import NDArray
 
-from privfed.data.error_bins import Scale
+from privfed.data.evaluation_bins import Scale
 from privfed.foundation.linalg import Array
 
 SIZES = 2 ** np.arange(18)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from privfed.config.stored import load_config
+from privfed.config.saved_config import load_config
 from privfed.data.tables.schema import Schema
 from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import Array

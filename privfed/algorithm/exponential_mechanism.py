@@ -23,7 +23,7 @@ from typing import Annotated
 
 import numpy as np
 
-from privfed.algorithm.candidate_nets import MOST_POINTS
+from privfed.algorithm.candidate_covers import MOST_POINTS
 from privfed.algorithm.phases import Phase, Selection, Sum
 from privfed.algorithm.strategy import PrivateStrategy
 from privfed.federation.federation import Federation
