@@ -10,6 +10,7 @@ cost m k^2 in addition.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import statistics
 import tempfile
@@ -18,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench_table import Column, Effort, Row, Section
-from figures.common import nobody, slope
 from rich.console import Console
 
 from privfed.config.composition import compose
@@ -69,7 +69,7 @@ def round_seconds(overrides: Sequence[str], rounds: int) -> float:
     """Return the median seconds of a training round of one run."""
     experiment = Experiment(compose(["init=random", f"rounds={rounds}", *overrides]))
     # There would be more fresh users than training users, and no round needs them.
-    experiment.data.validation = nobody  # type: ignore[method-assign]
+    experiment.watches = False
     outcome = experiment.run()
     return statistics.median(row["seconds"] for row in outcome.rows if row["task"] == "gradient")
 
@@ -79,6 +79,11 @@ def run_seconds(overrides: Sequence[str]) -> float:
     with tempfile.TemporaryDirectory() as folder:
         total: float = Experiment(compose(overrides)).run(Path(folder)).result["time"]["total_s"]
     return total
+
+
+def slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """Return the slope of the straight line that fits log y over log x best."""
+    return statistics.linear_regression([math.log(a) for a in x], [math.log(b) for b in y]).slope
 
 
 def curve(wanted: Curve, values: Sequence[int], repetitions: int, rounds: int = 10) -> Row:

@@ -35,7 +35,8 @@ def initialiser(n: int, d: int = 500, repetitions: int = 3) -> list[Row]:
         threads, m = experiment.runtime.threads, experiment.data.m
         client = experiment.factory(range(1))
         # The product is timed in the precision in which the step computes.
-        dtype = client.init.contributions(next(client.blocks()), [], {}).A.dtype
+        told = experiment.strategy.announcement(experiment.strategy.plan[0])
+        dtype = client.init.spectral(next(client.blocks()), [], told).A.dtype
         del experiment, outcome
         F = np.random.default_rng(0).standard_normal((n * m, d)).astype(dtype, copy=False)
         products.append(product_seconds(F, 0.5 * F, threads, 2))

@@ -26,12 +26,14 @@ def low_rank_step(repetitions: int) -> list[Row]:
     users = len(experiment.nodes["0"])
     U, V = (retraction(rng.standard_normal((SIZE, RANK))) for _ in range(2))
     start = [U, np.linspace(1.0, 0.7, RANK), V]
-    mean = 1e-3 * rng.standard_normal(strategy.shape())
+    last = strategy.plan[-1]
+    told = strategy.announcement(last)
+    mean = 1e-3 * rng.standard_normal(strategy.shapes(last)["gradient"])
     full = rng.standard_normal((SIZE, SIZE))
 
     def step() -> None:
         strategy.shared = start
-        strategy.step(1, mean)
+        strategy.shared = strategy.update(1, mean)
 
     def whole() -> float:
         return seconds(lambda: np.linalg.svd(full), repetitions)
@@ -43,7 +45,7 @@ def low_rank_step(repetitions: int) -> list[Row]:
         "full SVD": min(alone, whole()),
         "server's step: project, retract": seconds(step, 10 * repetitions),
         "one user's projected gradient": seconds(
-            lambda: client.gradient(client.cohort, start, {}), repetitions
+            lambda: client.gradient(client.cohort, start, told), repetitions
         )
         / users,
     }

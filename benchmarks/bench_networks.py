@@ -41,7 +41,7 @@ from privfed.foundation.linalg import Array
 THREADS, ROUNDS = 2, 2
 CLIP, LR, MOMENTUM, DECAY, HEAD_EPOCHS, LOCAL_EPOCHS, BATCH = 0.25, 0.01, 0.9, 1e-4, 15, 2, 100
 SETTING = (
-    "algo=centaur",
+    "algo=network/centaur",
     "data=patterns",
     "data.S=5",
     f"rounds={ROUNDS}",
@@ -112,7 +112,7 @@ def represented(body: nn.Module, x: Tensor) -> Tensor:
 def reference(experiment: Experiment, users: int) -> tuple[nn.Sequential, Cohort]:
     """Return the network of the first round as a separate module, and the first users' images."""
     module = instantiate(experiment.cfg.model.module)
-    start = experiment.strategy.initial()
+    start = experiment.strategy.start()
     with torch.no_grad():
         for parameter, value in zip(module[:-1].parameters(), start, strict=True):
             parameter.copy_(torch.from_numpy(value))

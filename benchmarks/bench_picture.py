@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench_table import Row
-from figures.common import plt
+from plotting import plt
 
 BLUE, GREY = "tab:blue", "0.65"
 

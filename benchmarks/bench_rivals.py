@@ -75,8 +75,8 @@ class Problem:
             np.asarray(users.y, dtype=np.float64),
         )
         self.U = retraction(data.U_star + 0.05)
-        announced = experiment.strategy.announcement(experiment.strategy.plan[-1])
-        sums, _, _ = experiment.factory(range(n)).fit([self.U], announced)
+        told = experiment.strategy.announcement(experiment.strategy.plan[-1])
+        sums, _, _ = experiment.factory(range(n)).fit([self.U], told.to_config())
         self.total = np.reshape(sums[0], self.U.T.shape)
 
     def difference(self, total: Array) -> float:

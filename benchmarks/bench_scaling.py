@@ -18,6 +18,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters, serde
@@ -40,6 +41,18 @@ def experiment(*overrides: str) -> Experiment:
     return Experiment(compose(["init=random", f"data.k={K}", f"model.k={K}", *overrides]))
 
 
+def first_message(strategy: Any) -> FitIns:
+    """Return what a node is told in the first step."""
+    told = strategy.announcement(strategy.plan[0])
+    return FitIns(ndarrays_to_parameters(strategy.shared), told.to_config())
+
+
+def shape_of_answers(strategy: Any) -> tuple[int, ...]:
+    """Return the shape of the sum that a node sends in each step."""
+    (shape,) = strategy.shapes(strategy.plan[0]).values()
+    return tuple(shape)
+
+
 def client_seconds(d: int, users: Sequence[int], tries: int = 9) -> tuple[float, float, float]:
     """Return what FedRep's client costs one core.
 
@@ -56,10 +69,7 @@ def client_seconds(d: int, users: Sequence[int], tries: int = 9) -> tuple[float,
     """
     cores = len(os.sched_getaffinity(0))
     made = experiment(f"data.n={cores * max(users)}", f"data.d={d}", "runtime.nodes=1")
-    step = made.strategy.plan[0]
-    ins = FitIns(
-        ndarrays_to_parameters(made.strategy.announced(step)), made.strategy.announcement(step)
-    )
+    ins = first_message(made.strategy)
 
     def taken(first: int, count: int) -> list[float]:
         client = made.factory(range(first, first + count)).to_client()
@@ -89,10 +99,9 @@ def message_bytes(sizes: Sequence[int]) -> dict[str, Line]:
     down, up = [], []
     for size in sizes:
         strategy = experiment("data.n=10", f"data.d={size // K}").strategy
-        step = strategy.plan[0]
-        ins = FitIns(ndarrays_to_parameters(strategy.announced(step)), strategy.announcement(step))
+        ins = first_message(strategy)
         down.append(ServerMessage(fit_ins=serde.fit_ins_to_proto(ins)).ByteSize())
-        up.append(len(answer(strategy.shape(), 1)))
+        up.append(len(answer(shape_of_answers(strategy), 1)))
     return {"down": Line.through(sizes, down), "up": Line.through(sizes, up)}
 
 
@@ -116,10 +125,10 @@ def reply_seconds(sizes: Sequence[int], nodes: Sequence[int], rounds: int = 7) -
                 f"rounds={rounds}",
             ).strategy
             proxies = [LocalProxy(cid, None) for cid in strategy.federation.nodes]  # type: ignore[arg-type]
-            taken = []
+            taken, shape = [], shape_of_answers(strategy)
             with threadpool_limits(1):
                 for step in range(1, rounds + 1):
-                    wire = [answer(strategy.shape(), step, seed) for seed in range(count)]
+                    wire = [answer(shape, step, seed) for seed in range(count)]
                     start = time.thread_time()
                     replies = [
                         serde.fit_res_from_proto(ClientMessage.FromString(message).fit_res)

@@ -8,15 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from figures.common import DOCS, plt
+from bench_history import ROOT
+from plotting import plt
 from scaling import DATA_CENTRE, WIDE_AREA, Costs, best_fan_out, simulated, summed
 
 K, D, CORES = 2, 50, 16
 P = K * D
 USERS = tuple(10**e for e in range(4, 10))
 MACHINES = (1, 10, 100, 1000)
-PICTURE = DOCS / "figures" / "scaling.png"
-PAGE = DOCS / "scaling.md"
+PICTURE = ROOT / "docs/figures/scaling.png"
+PAGE = ROOT / "docs/scaling.md"
 Row = dict[str, Any]
 
 

@@ -87,9 +87,8 @@ def one(overrides: Sequence[str]) -> Metrics:
     if isinstance(experiment.data, Synthetic):
         experiment.data.validation = nobody  # type: ignore[method-assign]
     outcome = experiment.run()
-    before = [
-        row for row in outcome.rows if row["task"] != experiment.strategy.task and "dist" in row
-    ]
+    task = experiment.strategy.rounds_task
+    before = [row for row in outcome.rows if row["task"] != task and "dist" in row]
     start = {"start": float(before[-1]["dist"])} if before else {}
     return outcome.result["metrics"] | start | {"rounds_s": outcome.result["time"]["rounds_s"]}
 

@@ -19,6 +19,8 @@ from privfed.config.instantiation import build
 from privfed.privacy.accounting import gaussian_mu
 
 METHODS = ("standalone", "fedavg_ft", "pmtl_ft", "ppsgd", "centaur", "headmean")
+ALGORITHMS = {"standalone": "network/standalone", "centaur": "network/centaur"}
+"""Values of `algo` for methods that linear models have as well; others are named as shown."""
 RELATIONS = ("replace-one", "add-remove")
 SIZES = {"fashion": ("1000", "2000"), "cifar10": ("500",)}
 TITLES = {"fashion": "Fashion-MNIST", "cifar10": "CIFAR-10"}
@@ -67,7 +69,8 @@ class Case:
         if self.method == "headmean":
             made = [f"data={SOURCES[self.data]}", "algo=headmean", f"data.n={self.n}"]
             return [*made, f"eps={self.eps}", f"neighbouring={self.relation}"]
-        made = [f"preset=centaur-{self.data}", f"algo={self.method}", f"data.n={self.n}"]
+        algorithm = ALGORITHMS.get(self.method, self.method)
+        made = [f"preset=centaur-{self.data}", f"algo={algorithm}", f"data.n={self.n}"]
         if self.method != "standalone":
             made += [f"eps={self.eps}", f"neighbouring={self.relation}"]
         if self.data == "cifar10" and not choice.full:

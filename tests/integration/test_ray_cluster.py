@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from support.processes import printed_by
 
 from privfed.config.composition import compose
 from privfed.experiment.wiring import Experiment
@@ -58,11 +57,12 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def found():
-    """What two runs over one cluster told, the second with a raylet lost; in a process of its own, as it loads Ray."""
-    line = [sys.executable, "-c", TWO_RUNS]
-    done = subprocess.run(line, cwd=ROOT / "scripts", capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    """What two runs over one cluster told, the second with a raylet lost.
+
+    They are in a process of their own, because it loads Ray. No process of Ray is left afterwards,
+    even if the runs fail or take too long.
+    """
+    return json.loads(printed_by(TWO_RUNS).splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
@@ -119,3 +119,28 @@ def test_noise_budget_and_divisor_stay_as_planned_whoever_is_lost(found, alone):
 def test_all_listen_on_loopback_only_and_nothing_is_left_running(found):
     assert found["listening"] and set(found["listening"]) <= LOOPBACK
     assert found["left"] == []
+
+
+@pytest.mark.parametrize("ending", ["raise SystemExit(3)", "os.kill(os.getpid(), 9)", "pause()"])
+def test_nothing_is_left_of_code_that_fails_or_takes_too_long(ending, tmp_path):
+    path = tmp_path / "pid"
+    code = f"""
+import os, subprocess, sys
+from signal import pause
+line = [sys.executable, "-c", "import time; time.sleep(60)"]
+process = subprocess.Popen(line, start_new_session=True)
+with open({str(path)!r}, "w") as file:
+    file.write(str(process.pid))
+{ending}
+"""
+    with pytest.raises(AssertionError):
+        printed_by(code, within=2)
+    assert not running(int(path.read_text()))
+
+
+def running(pid):
+    """Return whether a process has not ended; one whose end nobody has asked for yet has."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

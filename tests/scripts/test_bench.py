@@ -21,6 +21,7 @@ import bench_whole
 import numpy as np
 import pytest
 from bench_table import Column, Effort, Measurement, Section
+from support.processes import printed_by
 
 TOY = Section(
     "toy",
@@ -210,6 +211,11 @@ def test_bounds_are_for_quantities_that_exist_and_for_full_sizes_only():
     assert full[0][1:] == ("at least 0.33", "0.50", "yes")
     slope = next(target for target in bench_page.TARGETS if target.better == "near")
     assert slope.met(1.05) and not slope.met(1.2) and not slope.met(0.8)
+
+
+def test_benchmarks_start_without_the_folder_of_scripts():
+    code = "import sys, bench, bench_scaling; sys.exit(bench.main(['--list']))"
+    assert len(printed_by(code).splitlines()) == len(bench.SECTIONS)
 
 
 def test_sections_are_listed_and_an_unknown_one_is_refused_in_one_line(capsys):

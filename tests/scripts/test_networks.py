@@ -12,6 +12,7 @@ import reproduce
 from figures import common, kept, networks
 
 from privfed.config.composition import compose
+from privfed.config.instantiation import algorithm_settings, filled
 from privfed.experiment.wiring import Experiment
 
 PRESETS = ("emnist", "fashion", "cifar10", "cifar100")
@@ -31,7 +32,7 @@ def asked(tmp_path, monkeypatch):
     def one(overrides):
         asked.append(list(overrides))
         mine = [o for o in overrides if o.partition("=")[0] not in ("rounds", "data.n")]
-        more = ["algo.epochs=1"] if "algo=standalone" in overrides else []
+        more = ["algo.epochs=1"] if "algo=network/standalone" in overrides else []
         return real([*mine, *TINY, *more])
 
     monkeypatch.setattr(kept, "one", one)
@@ -46,7 +47,7 @@ def cells(folder, name="centaur-table"):
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("algo", networks.METHODS[:5])
 def test_presets_of_the_paper_take_every_method(preset, algo):
-    cfg = compose([f"preset=centaur-{preset}", f"algo={algo}"])
+    cfg = compose([f"preset=centaur-{preset}", f"algo={networks.ALGORITHMS.get(algo, algo)}"])
     wanted = {"emnist": "emnist-balanced", "fashion": "fashion_mnist"}.get(preset, preset)
     assert (cfg.algo.name, cfg.algo.kind, cfg.data.name, cfg.delta) == (
         algo,
@@ -54,12 +55,10 @@ def test_presets_of_the_paper_take_every_method(preset, algo):
         wanted,
         1e-5,
     )
-    client, module = cfg.algo.client, cfg.model.module
-    assert (client.momentum, client.weight_decay, client.batch) == (
-        0.9,
-        1e-4,
-        10 if algo == "standalone" else 100,
-    )
+    module, settings = cfg.model.module, algorithm_settings(cfg)
+    strategy, client = (filled(cfg.algo[side], settings) for side in ("strategy", "client"))
+    batch = 10 if algo == "standalone" else 100
+    assert (client["momentum"], client["weight_decay"], client["batch"]) == (0.9, 1e-4, batch)
     if preset in ("emnist", "fashion"):
         assert module._target_.endswith("mlp") and list(module.hidden) == [256, 128, 16]
     else:
@@ -69,26 +68,19 @@ def test_presets_of_the_paper_take_every_method(preset, algo):
         ]
     if algo == "standalone":
         return
-    strategy, local = cfg.algo.strategy, 2 if preset in ("emnist", "fashion") else 1
+    local = 2 if preset in ("emnist", "fashion") else 1
     clip, rounds = {"cifar10": (0.01, 200), "cifar100": (0.02, 100)}.get(preset, (0.25, 40))
-    assert (strategy.clip, strategy.rounds, strategy.eta, strategy.sampling) == (
-        clip,
-        rounds,
-        1.0,
-        1.0,
-    )
-    assert (strategy.server_momentum, strategy.average, client.local_epochs) == (0, 0, local)
+    assert (strategy["clip"], strategy["rounds"]) == (clip, rounds)
+    assert (strategy["eta"], strategy["sampling"]) == (1, 1)
+    assert (strategy["server_momentum"], strategy["average"]) == (0, 0)
+    assert client["local_epochs"] == local
     if algo == "ppsgd":
-        assert (client.local_step, client.ratio) == (0.1, 0.1)
+        assert (client["local_step"], client["ratio"]) == (0.1, 0.1)
     else:
         augment = "final" if preset.startswith("cifar") else "never"
-        assert (client.lr, client.head_lr, client.head_epochs, client.augment) == (
-            0.01,
-            0.01,
-            15,
-            augment,
-        )
-        assert algo != "pmtl_ft" or client.pull == 1
+        assert (client["lr"], client["head_lr"]) == (0.01, 0.01)
+        assert (client["head_epochs"], client["augment"]) == (15, augment)
+        assert algo != "pmtl_ft" or client["pull"] == 1
 
 
 def test_a_preset_is_centaur_unless_told_otherwise_and_yields_to_the_command_line():
@@ -101,12 +93,9 @@ def test_a_preset_is_centaur_unless_told_otherwise_and_yields_to_the_command_lin
             "model.module.hidden=[9]",
         ]
     )
-    assert (cfg.algo.name, cfg.algo.kind, cfg.algo.strategy.clip, cfg.rounds) == (
-        "centaur",
-        "network",
-        3,
-        7,
-    )
+    strategy = filled(cfg.algo.strategy, algorithm_settings(cfg))
+    assert (cfg.algo.name, cfg.algo.kind) == ("centaur", "network")
+    assert (strategy["clip"], strategy["rounds"]) == (3, 7)
     assert cfg.data._target_.endswith("Patterns") and list(cfg.model.module.hidden) == [9]
 
 
@@ -124,7 +113,7 @@ def test_runs_are_kept_and_missing_cells_are_shown(asked, tmp_path, capsys):
     assert [line["run"] for line in lines] == asked
     for line in lines:
         assert 0 <= line["accuracy"] == 1 - line["risk"] and line["seconds"] > 0
-        assert (line["validation_accuracy"] is None) == ("algo=standalone" in line["run"])
+        assert (line["validation_accuracy"] is None) == ("algo=network/standalone" in line["run"])
     reproduce.main(["centaur-table", "--method", "centaur", *chosen])
     assert len(asked) == 13, "nothing is repeated"
     known = {(row["data"], row["method"]) for row in cells(tmp_path) if row["seeds"] != "0"}
@@ -196,7 +185,10 @@ def test_all_cells_can_be_composed_and_full_runs_are_the_presets():
 @pytest.mark.slow
 def test_several_runs_at_once_give_the_same_numbers(tmp_path, monkeypatch):
     monkeypatch.setattr(common, "FOLDER", tmp_path)
-    runs = [["algo=centaur", *TINY[:-1], "algo.head_epochs=2", f"seed={seed}"] for seed in (0, 1)]
+    runs = [
+        ["algo=network/centaur", *TINY[:-1], "algo.head_epochs=2", f"seed={seed}"]
+        for seed in (0, 1)
+    ]
     found = {tuple(run): result["risk"] for run, result in kept.results(runs, jobs=2)}
     assert found == {tuple(run): result["risk"] for run, result in kept.results(runs, jobs=1)}
 
@@ -219,7 +211,8 @@ def test_the_loop_of_the_benchmark_does_what_a_round_does(sizes, cached):
         compose([*bench.SETTING, *sizes, *small, "data.n=5", "data.m=7", "runtime.nodes=1"])
     )
     strategy, client = experiment.strategy, experiment.factory(range(5))
-    ours, _, _ = client.fit(strategy.initial(), strategy.announcement(strategy.plan[0]))
+    told = strategy.announcement(strategy.plan[0])
+    ours, _, _ = client.fit(strategy.start(), told.to_config())
     network, users = bench.reference(experiment, 5)
     work = bench.partial(bench.loop, network, experiment.data.shape, users, cached)
     np.testing.assert_allclose(bench.side_by_side(work, 5), ours[0], rtol=1e-3, atol=1e-6)

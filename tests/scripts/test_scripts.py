@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import csv
-import subprocess
-import sys
 import zlib
 
 import numpy as np
 import pytest
 from conftest import ROOT
 from figures import centaur, common, jl, networks, pmpr, rgrad
+from support.processes import printed_by
 
 from privfed.config.composition import compose
 
@@ -87,10 +86,7 @@ def test_benchmarks_of_altmin_and_rgrad_print_ratios():
 def test_the_benchmark_of_runtimes_prints_ratios_and_one_message_a_node_and_round():
     """In a process of its own, as it starts a Ray."""
     code = "from bench_runtimes import processes; print(processes(400, 3, 1))"
-    line = [sys.executable, "-c", code]
-    done = subprocess.run(line, cwd=ROOT / "scripts", capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    base, alone, together = ast.literal_eval(done.stdout)
+    base, alone, together = ast.literal_eval(printed_by(code))
     assert [row["messages"] for row in (base, alone, together)] == [0, 1, 1]
     assert together["of_one_process"] == pytest.approx(together["seconds"] / base["seconds"])
     assert together["of_one_node"] == pytest.approx(together["seconds"] / alone["seconds"])

@@ -8,7 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,9 @@ from privfed.config.composition import compose
 from privfed.experiment.checkpoint import FILE
 from privfed.experiment.wiring import Experiment
 from privfed.foundation.environment import NO_TELEMETRY, thread_limits
+from privfed.runtimes.superlink_processes import descendants
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 ENVIRONMENT = NO_TELEMETRY | thread_limits() | {"PRIVFED_TOKEN": ""}
 PATIENCE = 300.0
 """Seconds any event is waited for: far more than it takes, as the machine may be busy."""
@@ -137,6 +141,73 @@ class Fleet:
     def close(self) -> None:
         for process in self.started:
             process.kill()
+
+
+MARK = "PRIVFED_TEST_PROCESS"
+"""Environment variable by which processes that a test has started can be found later."""
+
+
+def printed_by(code: str, within: float = PATIENCE) -> str:
+    """Return what Python code prints that runs in a process of its own and may import benchmarks.
+
+    All processes that it has started are ended, even if it fails or takes too long.
+    """
+    mark, paths = uuid.uuid4().hex, [str(ROOT), str(ROOT / "benchmarks")]
+    if os.environ.get("PYTHONPATH"):
+        paths.append(os.environ["PYTHONPATH"])
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), MARK: mark}
+    # Files rather than pipes: a process that is left must not keep anybody waiting.
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+        )
+        in_time = True
+        try:
+            process.wait(within)
+        except subprocess.TimeoutExpired:
+            in_time = False
+        finally:
+            end_all(process, mark)
+        out.seek(0)
+        err.seek(0)
+        assert in_time, f"not within {within:g} s: {err.read()}"
+        assert process.returncode == 0, err.read()
+        return out.read()
+
+
+def end_all(process: subprocess.Popen[Any], mark: str) -> None:
+    """End a process and all processes with the same mark, by their ids."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)  # it ends what it has started, and removes its files
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(30)
+
+    def ended() -> bool:
+        left = marked(mark)
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return process.poll() is not None and not left
+
+    eventually(ended, "processes of a test end", within=30)
+
+
+def marked(mark: str) -> set[int]:
+    """Return the ids of all living processes with this mark, and of those that they started.
+
+    Some of Ray's processes overwrite their environment, but the ones that started them do not.
+    """
+    entry, found = f"{MARK}={mark}".encode(), set()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):  # it has ended, or belongs to somebody else
+            if entry in path.read_bytes().split(b"\0"):
+                found.add(int(path.parent.name))
+    return found | {child for pid in found for child in descendants(pid)}
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
