@@ -1,4 +1,4 @@
-"""runtime=ray over three raylets, each as on a machine of its own; one of them is lost in the middle of a run."""
+"""Ray over three raylets, each as on a machine of its own; one of them is lost during a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from raylets import Raylets, words
 
 def told_to_listen(pids):
     "Local addresses, in hexadecimal, that these processes listen on."
-    mine = {{os.readlink(file) for pid in pids for file in glob(f"/proc/{{pid}}/fd/*") if os.path.islink(file)}}
+    files = [file for pid in pids for file in glob(f"/proc/{{pid}}/fd/*")]
+    mine = {{os.readlink(file) for file in files if os.path.islink(file)}}
     for kind in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{{kind}}").read_text().splitlines()[1:]:
             field = line.split()
@@ -46,7 +47,10 @@ def told(outcome, watch):
 with Raylets(count=3, cpus=3) as raylets:
     found = {{}}
     for lose in (None, "kill"):
-        found[str(lose)] = told(*bench_cluster.over_raylets(raylets, {USERS}, {ROUNDS}, lose, pause=1.0, overrides={SIZE!r}))
+        made = bench_cluster.over_raylets(
+            raylets, {USERS}, {ROUNDS}, lose, pause=1.0, overrides={SIZE!r}
+        )
+        found[str(lose)] = told(*made)
         if lose is None:
             found["listening"] = sorted(set(told_to_listen([*raylets.theirs, os.getpid()])))
     theirs = raylets.theirs

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 import privfed
-from privfed.foundation import compilation
-from privfed.foundation import numba_cache
+from privfed.foundation import compilation, numba_cache
 from privfed.foundation.compilation import DropIn, Job, choosing, expect
 from privfed.foundation.errors import ConfigError
 from privfed.foundation.numba_cache import SHARED
@@ -195,7 +194,7 @@ def bare(monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     really = numba_cache._writable
     monkeypatch.setattr(
-        machine_code,
+        numba_cache,
         "_writable",
         lambda folder: any(folder.is_relative_to(each) for each in writable) and really(folder),
     )

@@ -1,4 +1,4 @@
-"""The benchmark: rows become tables, a page and a history; a slow-down shows; every section can be measured."""
+"""The benchmark: rows become tables, a page and a history; every section can be measured."""
 
 from __future__ import annotations
 
@@ -57,8 +57,14 @@ def entry(date="2026-01-01T00:00:00Z", size="full", rows=ROWS, cpu="x", **sectio
     }
     machine = {"cpu": cpu, "cores": 2, "load": 0.1}
     return {
-        "date": date, "commit": "abc", "dirty": False, "size": size, "machine": machine, "versions": {}, "sections": parts
-    }  # fmt: skip
+        "date": date,
+        "commit": "abc",
+        "dirty": False,
+        "size": size,
+        "machine": machine,
+        "versions": {},
+        "sections": parts,
+    }
 
 
 def changed(**numbers):
@@ -76,8 +82,11 @@ def test_slopes_of_power_laws(power):
 
 def test_rows_become_tables_and_quantities_with_stable_names():
     assert TOY.markdown(ROWS).splitlines() == [
-        "| kind | ms | ratio |", "| --- | --: | --: |", "| a | 200.0 | 4.00 |", "| b | 100.0 | - |"
-    ]  # fmt: skip
+        "| kind | ms | ratio |",
+        "| --- | --: | --: |",
+        "| a | 200.0 | 4.00 |",
+        "| b | 100.0 | - |",
+    ]
     assert TOY.table(ROWS).title == "at n=5,000" and TOY.table(ROWS).row_count == 2
     assert [each.name for each in TOY.measurements(ROWS)] == ["toy/a/s", "toy/a/ratio", "toy/b/s"]
     assert TOY.titled([{"old": 1}]) == "at n={n:,}", (
@@ -89,8 +98,10 @@ def test_a_slow_down_is_marked_and_comes_first_whichever_way_a_quantity_counts()
     now = entry("2026-01-02T00:00:00Z", rows=changed(s=2.0, ratio=0.5))
     found, new, dates = bench_history.compare(now, [entry()], TOYS)
     assert [(change.name, change.ratio, change.slow) for change in found] == [
-        ("toy/a/ratio", 0.5, True), ("toy/a/s", 0.5, True), ("toy/b/s", 0.5, True)
-    ]  # fmt: skip
+        ("toy/a/ratio", 0.5, True),
+        ("toy/a/s", 0.5, True),
+        ("toy/b/s", 0.5, True),
+    ]
     assert not new and dates == {"2026-01-01T00:00:00Z"}
     assert bench_history.shown(found, dates).row_count == 3
     faster, _, _ = bench_history.compare(

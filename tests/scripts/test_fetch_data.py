@@ -1,4 +1,4 @@
-"""Fetching image collections: from small packages of the same make, whole or not at all, and without a network."""
+"""Fetching image collections: whole or not at all, from small packages, without a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CENTAUR's table, figure and benchmark: runs are kept and not repeated, what is missing is shown, the loop does the same."""
+"""CENTAUR's table, figure and benchmark: runs are kept, what is missing is shown."""
 
 from __future__ import annotations
 
@@ -17,9 +17,16 @@ from privfed.experiment.wiring import Experiment
 
 PRESETS = ("emnist", "fashion", "cifar10", "cifar100")
 TINY = (
-    "data=patterns", "data.n=12", "data.size=4", "data.m=6", "data.t=3", "model=mlp", "model.module.hidden=[4]", "rounds=1",
+    "data=patterns",
+    "data.n=12",
+    "data.size=4",
+    "data.m=6",
+    "data.t=3",
+    "model=mlp",
+    "model.module.hidden=[4]",
+    "rounds=1",
     "runtime.threads=1",
-)  # fmt: skip
+)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The model of a round's cost: its arithmetic, the simulated tree against the closed form, and what it refuses."""
+"""The model of a round's cost: its arithmetic, the simulated tree, and what it refuses."""
 
 from __future__ import annotations
 

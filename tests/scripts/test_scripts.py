@@ -17,8 +17,17 @@ from privfed.config.composition import compose
 MODULES = (pmpr, centaur, networks, jl, rgrad)
 FIGURES = {name: (module, figure) for module in MODULES for name, figure in module.FIGURES.items()}
 METRICS = (
-    "mse", "excess", "dist", "start", "frobenius", "risk", "risk_random", "risk_standalone", "risk_oracle", "distortion",
-)  # fmt: skip
+    "mse",
+    "excess",
+    "dist",
+    "start",
+    "frobenius",
+    "risk",
+    "risk_random",
+    "risk_standalone",
+    "risk_oracle",
+    "distortion",
+)
 
 
 @pytest.mark.parametrize("name", FIGURES)
