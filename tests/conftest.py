@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,10 @@ from support.processes import Fleet
 from privfed.config.composition import compose
 from privfed.experiment.result import Outcome
 from privfed.experiment.wiring import Experiment
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell without job control starts background commands so; tests of Ctrl-C need the default.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = ("data.n=300", "data.d=8", "data.m=6", "rounds=3")

@@ -284,6 +284,9 @@ def test_ctrl_c_keeps_the_ledger(tmp_path):
             if "round 3/" in text:
                 process.send_signal(signal.SIGINT)
                 break
-        errors = process.communicate(timeout=60)[1]
+        try:
+            errors = process.communicate(timeout=60)[1]
+        finally:
+            process.kill()  # leave nothing behind, whatever happened
     assert process.returncode == 1 and "interrupted" in errors and "Traceback" not in errors
     assert len((tmp_path / "ledger.jsonl").read_text().splitlines()) >= 4
