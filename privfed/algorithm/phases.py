@@ -28,7 +28,7 @@ from privfed.privacy.adaptive_clipping import AUTO
 from privfed.privacy.bounds import Bound
 from privfed.privacy.ledger import Budget
 from privfed.privacy.neighbouring import ADD_REMOVE
-from privfed.privacy.settings import Clip, PrivacySettings
+from privfed.privacy.settings import CLIP_NORM, Clip, PrivacySettings
 
 Shape = tuple[int, ...]
 Update = Callable[..., list[Array]]
@@ -217,6 +217,44 @@ class Step:
         if not self.measure:
             return ""
         return "below" if self.mu else self.phase.measurement.question
+
+
+def configured_clips(phases: Sequence[Phase], privacy: PrivacySettings) -> dict[str, Clip]:
+    """Return the clip norms as configured, unless `privacy.clip` says otherwise.
+
+    A number in `privacy.clip` replaces the one clip norm of the algorithm's own rounds; `auto`
+    replaces all.
+
+    Raises:
+        ConfigError: if a clip norm is not allowed, or does not fit the phases.
+    """
+    asked = privacy.clip
+    sums = {
+        name: total for phase in phases for name, total in phase.named.items() if total.configurable
+    }
+    own = [total.key for total in sums.values() if not total.key.startswith("init.")]
+    if asked is not None and phases and not sums:
+        allowed = "there is nothing to clip: what users send has a fixed range"
+        raise ConfigError.of("privacy.clip", asked, allowed)
+    if asked not in (None, AUTO) and len(own) > 1:
+        allowed = f"there are several clip norms; set {', '.join(own)}"
+        raise ConfigError.of("privacy.clip", asked, allowed)
+    clips: dict[str, Clip] = {}
+    for name, total in sums.items():
+        replaced = asked == AUTO or (asked is not None and total.key in own)
+        bound = asked if replaced and asked is not None else total.bound
+        CLIP_NORM.check(total.key, bound)  # type: ignore[arg-type]
+        clips[name] = bound  # type: ignore[assignment]
+    for phase in phases:
+        mine = {total.key: clips.get(name) for name, total in phase.named.items()}
+        if len({bound == AUTO for bound in mine.values()}) > 1:
+            allowed = f"set all of {', '.join(mine)} to auto, or none"
+            raise ConfigError.of(next(iter(mine)), AUTO, allowed)
+        if AUTO in mine.values() and phase.sampling < 1:
+            key = "privacy.clip" if asked == AUTO else next(iter(mine))
+            allowed = f"is for algo.sampling=1, not for algo.sampling={phase.sampling}"
+            raise ConfigError.of(key, AUTO, allowed)
+    return clips
 
 
 def plan(

@@ -46,6 +46,7 @@ from privfed.algorithm.phases import (
     GaussianStatistic,
     Phase,
     Step,
+    configured_clips,
     current,
     plan,
 )
@@ -59,7 +60,7 @@ from privfed.privacy.adaptive_clipping import AUTO, MEASURES
 from privfed.privacy.bounds import Bound, NormBound
 from privfed.privacy.clipping import clamp, clip
 from privfed.privacy.neighbouring import ADD_REMOVE, REPLACE_ONE
-from privfed.privacy.settings import CLIP_NORM, Clip
+from privfed.privacy.settings import Clip
 
 RESUME = "what was released is kept; go on with --resume"
 
@@ -180,7 +181,7 @@ class PrivateStrategy(Strategy):
             known = ", ".join(self.relations)
             raise ConfigError.of("neighbouring", relation, f"this algorithm knows {known}")
         phases = self.phases()
-        self.clips = self._configured_clips(phases)
+        self.clips = configured_clips(phases, self.federation.privacy)
         self.shared = self._checked(self.start(), "start()")
         if self.shared and len(self.shared) != len(self.publishes):
             raise PrivfedError(
@@ -204,43 +205,6 @@ class PrivateStrategy(Strategy):
                 f"{type(arrays).__name__}"
             )
         return [np.asarray(array, dtype=np.float64) for array in arrays]
-
-    def _configured_clips(self, phases: Sequence[Phase]) -> dict[str, Clip]:
-        """Return the clip norms as configured, unless `privacy.clip` says otherwise.
-
-        A number in `privacy.clip` replaces the one clip norm of the algorithm's own rounds; `auto`
-        replaces all.
-        """
-        asked = self.federation.privacy.clip
-        sums = {
-            name: total
-            for phase in phases
-            for name, total in phase.named.items()
-            if total.configurable
-        }
-        own = [total.key for total in sums.values() if not total.key.startswith("init.")]
-        if asked is not None and phases and not sums:
-            allowed = "there is nothing to clip: what users send has a fixed range"
-            raise ConfigError.of("privacy.clip", asked, allowed)
-        if asked not in (None, AUTO) and len(own) > 1:
-            allowed = f"there are several clip norms; set {', '.join(own)}"
-            raise ConfigError.of("privacy.clip", asked, allowed)
-        clips: dict[str, Clip] = {}
-        for name, total in sums.items():
-            replaced = asked == AUTO or (asked is not None and total.key in own)
-            bound = asked if replaced and asked is not None else total.bound
-            CLIP_NORM.check(total.key, bound)  # type: ignore[arg-type]
-            clips[name] = bound  # type: ignore[assignment]
-        for phase in phases:
-            mine = {total.key: clips.get(name) for name, total in phase.named.items()}
-            if len({bound == AUTO for bound in mine.values()}) > 1:
-                allowed = f"set all of {', '.join(mine)} to auto, or none"
-                raise ConfigError.of(next(iter(mine)), AUTO, allowed)
-            if AUTO in mine.values() and phase.sampling < 1:
-                key = "privacy.clip" if asked == AUTO else next(iter(mine))
-                allowed = f"is for algo.sampling=1, not for algo.sampling={phase.sampling}"
-                raise ConfigError.of(key, AUTO, allowed)
-        return clips
 
     def bound(self, step: Step, name: str) -> Bound:
         """Return the current bound of one user's part of a sum."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from hydra.errors import InstantiationException
-from hydra.utils import get_object, instantiate
+from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from privfed.foundation.constraints import check_settings, parameters_of
@@ -69,9 +70,9 @@ def filled(node: Settings | DictConfig, available: Settings) -> dict[str, Any]:
     plain = OmegaConf.to_container(node) if isinstance(node, DictConfig) else dict(node)
     given = {str(key): value for key, value in plain.items()}  # type: ignore[union-attr]
     try:
-        made = get_object(str(given.get("_target_")))
+        made = pkgutil.resolve_name(str(given.get("_target_")))
     except Exception:
-        # `build` reports what is wrong with the target.
+        # To import somebody's own module may raise anything; `build` reports it, in one line.
         return given
     wanted = [name for name in parameters_of(made) if name in available]
     return {**given, **{name: available[name] for name in wanted if name not in given}}

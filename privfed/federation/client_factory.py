@@ -23,6 +23,9 @@ from privfed.federation.user_state import Memory
 from privfed.foundation.compilation import Job, expect
 from privfed.foundation.linalg import Array
 
+TYPICAL_ROWS = 20
+"""Rows of one real user, for the estimate of how much there is to compute."""
+
 
 class ServingClient(Protocol):
     """What the federation needs to know of the client that serves a node's users."""
@@ -107,12 +110,16 @@ class ClientFactory:
 
     @cached_property
     def source(self) -> DataSource:
-        """The data source; once it is known, so is how much there is to compute."""
+        """The data source; once it is known, so is how much there is to compute.
+
+        How many rows real users have must not decide what is logged, so a public figure stands in.
+        """
         source: DataSource = self.given_source or build(self.data, "data")(seed=self.seed)
-        if self.rounds and isinstance(source.m, int):
+        m = source.m if source.simulated else TYPICAL_ROWS
+        if self.rounds and isinstance(m, int):
             k = self.data.get("k")
             size = k if isinstance(k, int) else 1
-            expect(Job(source.n, source.m, source.d, size, self.rounds, self.candidates))
+            expect(Job(source.n, m, source.d, size, self.rounds, self.candidates))
         return source
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -172,6 +172,11 @@ def test_bad_input_is_one_clear_line(arguments, words, tmp_path, monkeypatch, ca
             "strategy: {_target_: strategies.fedrep.FedRep, speed: 1}\nclient: {}\n",
             "do not fit",
         ),
+        (
+            "name: mine\nguarantee: none\nrounds: 1\n"
+            "strategy: {_target_: strategies.fedrep.Missing}\nclient: {}\n",
+            "strategies.fedrep.Missing",
+        ),
     ],
 )
 def test_a_broken_algorithm_of_one_s_own_is_one_clear_line(
