@@ -1,16 +1,21 @@
-"""Fixed features of images that use no data: edges, colours and whitened random patches.
+"""Fixed features of images that use no data: edges, colours, whitened random patches, pixels.
 
-Each block of features describes an image and its mirror image together, has unit length, and is
-weighted by its variance over procedural images (`scenes`). The top principal directions of the
-features of those images are a public basis of low dimension, in which a model can be learnt
-privately.
+    edges        orientations in 4 x 4 cells          of the image and its mirror image together
+    colours      histograms on a 3 x 3 grid           likewise
+    patches      responses of random filters          likewise
+    fine_edges   orientations in cells of 4 pixels    of the image as it is
+    pixels       means over 2 x 2 pixels              of the image as it is
+
+Each block but the pixels has unit length. Blocks are weighted relative to their variance over
+procedural images (`scenes`). The top principal directions of the features of those images are a
+public basis of low dimension, in which a model can be learnt privately.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -20,10 +25,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from privfed.foundation.errors import ConfigError, check_number, check_positive, check_whole
+from privfed.foundation.errors import ConfigError, check_number, check_whole
 from privfed.foundation.seeding import generator
 from privfed.models.procedural_images import scenes
 
+Weights = tuple[tuple[str, float], ...]
+BLOCKS = ("edges", "colours", "patches", "fine_edges", "pixels")
+"""Names of the blocks of features, in their order."""
+FINE = 4
+"""Side of the cells of fine edges, in pixels."""
 LEAST = 8
 """Least side of an image, in pixels."""
 BATCH = 100
@@ -45,7 +55,10 @@ class PublicFeatures:
         k: dimension of the basis.
         patches: number of random filters.
         pictures: number of procedural images that filters, weights and basis come from.
-        weights: weights of edges, colours and patches.
+        weights: weight of each block of features by name; a block of weight 0, or without a
+            weight, is not computed.
+        whitening: exponent p of `coordinates`: 0 keeps the spread of the directions, 1/2 makes
+            all directions vary alike over procedural images.
 
     Raises:
         ConfigError: a setting is not allowed.
@@ -58,7 +71,8 @@ class PublicFeatures:
         k: int,
         patches: int,
         pictures: int,
-        weights: Sequence[float],
+        weights: Mapping[str, float],
+        whitening: float = 0.0,
     ) -> None:
         for key, value in (
             ("model.k", k),
@@ -66,12 +80,13 @@ class PublicFeatures:
             ("model.pictures", pictures),
         ):
             check_whole(key, value)
-        if isinstance(weights, int | float | str) or len(weights) != 3:
-            raise ConfigError.of(
-                "model.weights", weights, "give three: of edges, colours and patches"
-            )
-        for weight in weights:
-            check_positive("model.weights", weight)
+        given = _checked_weights(weights)
+        check_number(
+            "model.whitening",
+            whitening,
+            lambda x: 0 <= x <= 0.5,
+            "must lie between 0 and 0.5",
+        )
         size = (int(shape[0]), int(shape[1]), int(shape[2]))
         if min(size[1:]) < LEAST:
             raise ConfigError.of(
@@ -80,24 +95,32 @@ class PublicFeatures:
                 f"too small for {PATCH}x{PATCH} patches: at least {LEAST} pixels a side",
             )
         self.shape, self.classes, self.k = size, classes, k
-        features = sum(
-            block.shape[1]
-            for block in blocks(
-                torch.zeros(1, *size), cell_of(size), torch.zeros(patches, size[0], PATCH, PATCH)
-            )
-        )
+        trial = described(torch.zeros(1, *size), given, torch.zeros(patches, size[0], PATCH, PATCH))
+        features = sum(block.shape[1] for block in trial)
         check_number(
             "model.k",
             k,
             lambda x: x <= features,
             f"cannot be larger than the {features} features of a picture",
         )
-        self._settings = (size, k, patches, pictures, tuple(float(weight) for weight in weights))
+        self._settings = (size, k, patches, pictures, given)
+        self._whitening = float(whitening)
 
     @property
     def basis(self) -> NDArray[np.float32]:
         """Return the principal directions (D, k) of the features of procedural images."""
         return self._frame.basis
+
+    @property
+    def coordinates(self) -> NDArray[np.float64]:
+        """Return the basis (D, k) with direction j scaled by (ev_j / ev_1)^-p.
+
+        The ev_j are the variances of procedural images along the directions. All is scaled such
+        that the coordinates of procedural images have mean squared length 1.
+        """
+        basis, ev = self._frame.basis.astype(np.float64), self._frame.variances
+        scales = (ev / ev[0]) ** -self._whitening
+        return basis * (scales / math.sqrt(np.sum(ev * scales**2)))
 
     @property
     def _frame(self) -> Frame:
@@ -110,11 +133,11 @@ class PublicFeatures:
         # One thread per cohort, since cohorts run in parallel.
         torch.set_num_threads(1)
         known, flat = self._frame, np.ascontiguousarray(X).reshape(-1, *self.shape)
-        described = np.empty((len(flat), len(known.basis)), dtype=np.float32)
+        features = np.empty((len(flat), len(known.basis)), dtype=np.float32)
         for start in range(0, len(flat), BATCH):
             pixels = torch.from_numpy(flat[start : start + BATCH]).float()
-            described[start : start + BATCH] = known.describe(pixels / 255.0)
-        return described.reshape(*X.shape[:-1], -1)
+            features[start : start + BATCH] = known.describe(pixels / 255.0)
+        return features.reshape(*X.shape[:-1], -1)
 
 
 @dataclass(frozen=True)
@@ -122,22 +145,25 @@ class Frame:
     """Quantities that follow from the settings alone.
 
     Attributes:
-        cell: side of a cell, in pixels.
+        weights: names and weights of the blocks.
         filters: (K, C, 5, 5).
         scales: scale of each block.
         basis: (D, k).
+        variances: variances (k,) of procedural images along the directions of the basis, at least
+            1e-6 of the first.
     """
 
-    cell: int
+    weights: Weights
     filters: Tensor
     scales: tuple[float, ...]
     basis: NDArray[np.float32]
+    variances: NDArray[np.float64]
 
     def describe(self, x: Tensor) -> NDArray[np.float32]:
         """Return features: images x (N, C, H, W) between 0 and 1 -> (N, D)."""
-        described = blocks(x, self.cell, self.filters)
+        blocks = described(x, self.weights, self.filters)
         return torch.cat(
-            [scale * block for scale, block in zip(self.scales, described, strict=True)], 1
+            [scale * block for scale, block in zip(self.scales, blocks, strict=True)], 1
         ).numpy()
 
 
@@ -146,25 +172,41 @@ _one_at_a_time = threading.Lock()
 
 @lru_cache(maxsize=4)
 def frame(
-    shape: tuple[int, int, int], k: int, patches: int, pictures: int, weights: tuple[float, ...]
+    shape: tuple[int, int, int], k: int, patches: int, pictures: int, weights: Weights
 ) -> Frame:
     """Make the frame from procedural images; the same settings give the same frame."""
     public = torch.from_numpy(scenes(pictures, shape))
-    filters, cell = whitened_patches(public[: max(1, pictures // 2)], patches), cell_of(shape)
-    parts = [blocks(some, cell, filters) for some in public.split(BATCH)]
-    described = [torch.cat(block).numpy() for block in zip(*parts, strict=True)]
+    filters = whitened_patches(public[: max(1, pictures // 2)], patches)
+    parts = [described(some, weights, filters) for some in public.split(BATCH)]
+    blocks = [torch.cat(block).numpy() for block in zip(*parts, strict=True)]
     scales = tuple(
         math.sqrt(weight / max(float(block.var(axis=0).sum()), 1e-12))
-        for weight, block in zip(weights, described, strict=True)
+        for (_, weight), block in zip(weights, blocks, strict=True)
     )
     features = np.concatenate(
-        [scale * block for scale, block in zip(scales, described, strict=True)], axis=1
+        [scale * block for scale, block in zip(scales, blocks, strict=True)], axis=1
     )
     centred = (features - features.mean(axis=0)).astype(np.float64)
-    _, vectors = np.linalg.eigh(centred.T @ centred)
+    values, vectors = np.linalg.eigh(centred.T @ centred)
     T = vectors[:, ::-1][:, :k]
     signs = np.sign(T[np.argmax(np.abs(T), axis=0), np.arange(T.shape[1])])
-    return Frame(cell, filters, scales, (T * signs).astype(np.float32))
+    variances = np.maximum(values[::-1][:k], 1e-6 * values[-1]) / pictures
+    return Frame(weights, filters, scales, (T * signs).astype(np.float32), variances)
+
+
+def _checked_weights(weights: Mapping[str, float]) -> Weights:
+    """Return the blocks that have a weight, in their order."""
+    allowed = f"give a weight for each of {', '.join(BLOCKS)}, as {{edges: 2.0, colours: 2.0}}"
+    if not isinstance(weights, Mapping) or not set(weights) <= set(BLOCKS):
+        raise ConfigError.of("model.weights", weights, allowed)
+    for name, weight in weights.items():
+        check_number(
+            f"model.weights.{name}", weight, lambda x: 0 <= x < math.inf, "must be at least 0"
+        )
+    given = tuple((name, float(weights[name])) for name in BLOCKS if weights.get(name))
+    if not given:
+        raise ConfigError.of("model.weights", dict(weights), "one of them must be above 0")
+    return given
 
 
 def cell_of(shape: tuple[int, int, int]) -> int:
@@ -193,18 +235,28 @@ def whitened_patches(pictures: Tensor, count: int) -> Tensor:
     return filters - filters.mean((1, 2, 3), keepdim=True)
 
 
-def blocks(x: Tensor, cell: int, filters: Tensor) -> list[Tensor]:
-    """Return edges, colours and patches of images and their mirror images, each of unit length.
+def described(x: Tensor, weights: Weights, filters: Tensor) -> list[Tensor]:
+    """Return the blocks of features (N, .) that have a weight.
 
     Args:
         x: images with values between 0 and 1, (N, C, H, W).
-        cell: side of a cell, in pixels.
+        weights: names and weights of the blocks.
         filters: (K, C, 5, 5).
     """
-    both = [[edges(y, cell), colours(y), patches(y, filters)] for y in (x, x.flip(3))]
-    sums = [one + other for one, other in zip(*both, strict=True)]
-    sums[2] = sums[2].sqrt()
-    return [functional.normalize(block.flatten(1), dim=1, eps=1e-8) for block in sums]
+    mirror = x.flip(3)
+    cell = cell_of((x.shape[1], x.shape[2], x.shape[3]))
+    makers: dict[str, Callable[[], Tensor]] = {
+        "edges": lambda: edges(x, cell) + edges(mirror, cell),
+        "colours": lambda: colours(x) + colours(mirror),
+        "patches": lambda: (patches(x, filters) + patches(mirror, filters)).sqrt(),
+        "fine_edges": lambda: edges(x, FINE),
+    }
+    return [
+        functional.avg_pool2d(x, 2).flatten(1)
+        if name == "pixels"
+        else functional.normalize(makers[name]().flatten(1), dim=1, eps=1e-8)
+        for name, _ in weights
+    ]
 
 
 def edges(x: Tensor, cell: int, orientations: int = 9) -> Tensor:
