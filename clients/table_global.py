@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-import numpy as np
 from flwr.common import NDArrays
 
-from privfed.algorithm.table_client import RIDGE, TableClient
-from privfed.data.tables.ragged_cohort import Block
+from privfed.algorithm.table_client import TableClient
 from privfed.foundation.linalg import Array
+from privfed.models.table_model import GLOBAL, OFFSET, TableModel
 
 
 class TableGlobalClient(TableClient):
     """Predicts with the global model for every user; a personal offset is judged as a rival."""
 
-    def __init__(self, cohort: Any, init: Any, ridge: Annotated[float, RIDGE]) -> None:
-        super().__init__(cohort, init, ridge)
-        self.shared: NDArrays = []
+    kind = GLOBAL
 
-    def heads(self, block: Block, shared: NDArrays) -> Array:
-        """Return zeros (B, 1, C): no user has a head."""
-        self.shared = shared
-        return np.zeros((len(block), 1, shared[2].shape[1]))
+    def own_errors(self, block: Any, shared: NDArrays) -> Array:
+        """Return the errors (B,) of the global model, which is kept for its rival."""
+        self.rival = TableModel.of(self.schema, shared, OFFSET)
+        return super().own_errors(block, shared)
 
     def rival_errors(self, block: Any) -> dict[str, Array]:
         """Return the errors of the global model with a personal offset."""
-        model, X, _ = self.encoded(block, self.shared)
-        return {
-            "offset": self.errors(block, self.shared, model.fit(X, model.targets(block.rows.y)))
-        }
+        return {"offset": self.errors(block, self.rival)}

@@ -1,4 +1,4 @@
-"""Each user of a table alone: ridge on its own rows, the strength chosen by leave-one-out."""
+"""Each user of a table alone: the candidates of personal models that need nobody else."""
 
 from __future__ import annotations
 
@@ -12,9 +12,6 @@ from privfed.foundation.linalg import Array
 
 class TableStandaloneClient(TableClient):
     """Sends nothing and uses nothing shared."""
-
-    def __init__(self, cohort: Any, init: Any) -> None:
-        super().__init__(cohort, init, ridge=1.0)
 
     def own_errors(self, block: Any, shared: NDArrays) -> Array:
         """Return the errors (B,) of each user alone; see :meth:`TableClient.alone`."""

@@ -1,19 +1,12 @@
-"""Private FedRep on tables, server side.
+"""Private personal models of a table, server side.
 
-    spectral   Zhat = mean of clipped Z_i + symmetric noise; its eigenvalues l_1 >= l_2 >= ... and
-               eigenvectors
-    gradient   T times:  U <- QR(U - eta_t G),  eta_t = step decay^(t-1) / psi
+    slopes     Zhat = mean of clipped Z_i + symmetric noise; its eigenvectors that stand out
+    factors    the same for items: mean of h_i h_i^T, whose diagonal is completed from the rest
+    evidence   E = mean of the users' log(LOO_k / LOO_own mean), one entry per way to predict
 
-How many eigenvectors to keep needs no data. Noise of variance v in every entry beside the diagonal
-moves an eigenvalue s to l = s + v d / s if s^2 > v d, and hides it below 2 sqrt(v d) otherwise. The
-eigenvector then keeps a part 1 - v d / s^2 of its direction (Benaych-Georges and Nadakuditi 2011).
-So s is known from l, k is the number of eigenvalues above the edge, and heads in a direction are
-taken to be of length sqrt(s (1 - v d / s^2)). v is the variance of the privacy noise, and at most
-psi^2 / (n d^2) more that n users of norm psi leave by chance.
-
-A category that a user has in one row only (an item rated once) never meets itself in Z_i. Its entry
-on the diagonal is empty, though the shared part has one there. It is completed from the low-rank
-part of the rest (Zhang, Cai and Wu 2018).
+A matrix is asked for only where n, mu and its size let directions stand out of the noise. How many
+do needs no data: the noise is known. v is the variance of the privacy noise in an entry, and at
+most psi^2 / (n d^2) more that n users of norm psi leave by chance.
 """
 
 from __future__ import annotations
@@ -26,127 +19,165 @@ from typing import Annotated
 import numpy as np
 from numpy.typing import NDArray
 
-from privfed.algorithm.phases import LAST, Phase
+from privfed.algorithm import table_outlook as outlook
+from privfed.algorithm.phases import Phase
+from privfed.algorithm.table_estimates import completed
 from privfed.algorithm.table_strategy import TableStrategy
 from privfed.federation.federation import Federation
-from privfed.foundation.constraints import POSITIVE, WHOLE, Key, Whole
+from privfed.foundation.constraints import WHOLE, Key
 from privfed.foundation.errors import ConfigError
-from privfed.foundation.linalg import Array, retraction, unsvec
+from privfed.foundation.linalg import Array, unsvec
+from privfed.models.table_heads import candidates_of, families, smooth_evidence
+from privfed.privacy.bounds import UNCLIPPED, NormBound, SemidefiniteBound
 from privfed.privacy.settings import Clip
 
-COMPLETIONS = 20
-AUTO_K = 12
+AUTO_K = 24
 """Largest number of directions that are kept when k is chosen automatically."""
+SPREAD = 0.35
+"""A user's evidence is clipped to SPREAD sqrt(K): its entries lie within +-1, most well inside."""
+LOUD = 0.2
+"""Largest noise in an entry of the evidence; beyond, it would mislead, and is not asked for."""
 
 
 class TableFedRep(TableStrategy):
-    """Global model, spectral start, gradient steps on what it found."""
+    """Global model, shared directions where they can be seen, and the population's evidence."""
 
     def __init__(
         self,
         federation: Federation,
-        rounds: Annotated[int, Whole(0), Key("rounds")],
-        global_rounds: Annotated[int, WHOLE],
+        rounds: Annotated[int, WHOLE, Key("rounds")],
         k: int | str,
         clip: Mapping[str, Clip],
         shares: Mapping[str, float],
-        step: Annotated[float, POSITIVE],
-        decay: Annotated[float, POSITIVE],
     ) -> None:
-        super().__init__(federation, global_rounds, clip, shares)
+        super().__init__(federation, rounds, clip, shares)
         if isinstance(k, str) and k != "auto":
             raise ConfigError.of("data.k", k, "must be a whole number, or auto")
         self.k = None if k == "auto" else int(k)
-        self.rounds, self.relative_step, self.decay = rounds, step, decay
 
-    def phases(self) -> list[Phase]:
-        """Return the phases of all table algorithms, then one of svec(Z) and T rounds of G^T."""
-        d = self.federation.d
-        Z = self.clipped_phase("spectral", (d * (d + 1) // 2,), self.find_representation)
-        phases = [*super().phases(), replace(Z, model=LAST)]
-        if self.rounds:
-            G = self.clipped_phase("gradient", self.gradient_shape, self.descend, self.rounds)
-            phases.append(G)
+    @property
+    def shows_slopes(self) -> bool:
+        """Whether shared slopes can stand out, or a number of directions is asked for."""
+        p = self.width - 1
+        if self.k is not None:
+            return not len(self.schema.items)
+        seen = outlook.visibility(self.mu, self.shares["slopes"], self.federation.n, 2 * max(p, 1))
+        return p > 1 and seen > outlook.DIRECTIONS_SEEN
+
+    @property
+    def shows_factors(self) -> bool:
+        """Whether shared directions of items can stand out, or are asked for."""
+        L = len(self.schema.items)
+        if not L or self.k is not None:
+            return bool(L)
+        seen = outlook.visibility(self.mu, self.shares["factors"], self.federation.n, L)
+        return outlook.MOST_ITEMS >= L and seen > outlook.FACTORS_SEEN
+
+    @property
+    def shows_evidence(self) -> bool:
+        """Whether evidence is less noisy than LOUD."""
+        K = candidates_of(self.model, self.shows_slopes or self.shows_factors)
+        spent = self.mu * math.sqrt(self.shares["evidence"]) * self.federation.n
+        return 2.0 * SPREAD * math.sqrt(K) <= LOUD * spent
+
+    def personal_phases(self) -> list[Phase]:
+        """Return the phases that can be seen; a share s of the whole goes to each of them."""
+        p, L, shares = len(self.schema.dense), len(self.schema.items), self.shares
+        whole = sum(self.parts.values())
+        wanted = {
+            "slopes": self.shows_slopes,
+            "factors": self.shows_factors,
+            "evidence": self.shows_evidence,
+        }
+        rest = 1.0 - sum(shares[name] for name, seen in wanted.items() if seen)
+        part = {name: whole * shares[name] / rest for name in wanted}
+        phases = []
+        if self.shows_slopes:
+            entries = (p * (p + 1) // 2,)
+            phases.append(self.clipped("slopes", entries, self.find_slopes, part["slopes"]))
+        if self.shows_factors:
+            entries = (L * (L + 1) // 2,)
+            share = part["factors"]
+            phases.append(
+                self.clipped(
+                    "factors", entries, self.find_factors, share, bounded=SemidefiniteBound
+                )
+            )
+        if self.shows_evidence:
+            phases.append(
+                self.bounded(
+                    "evidence",
+                    lambda: (self.candidates,),
+                    lambda t: NormBound(SPREAD * math.sqrt(self.candidates)),
+                    self.set_evidence,
+                    part["evidence"],
+                )
+            )
         return phases
 
-    def gradient_shape(self) -> tuple[int, ...]:
-        """Return the shape of G^T, (k, d)."""
-        return self.model.U.T.shape
+    @property
+    def candidates(self) -> int:
+        """Number of ways in which users of the present model predict."""
+        return sum(len(family) for family in families(self.model))
 
-    def find_representation(self, t: int, mean: Array) -> list[Array]:
-        """Return the model with the representation, and the length of heads per direction."""
-        d, psi = self.federation.d, float(self.clips["spectral"])
-        v = self.noise_std("spectral") ** 2 / 2 + psi**2 / (self.federation.n * d * d)
-        unknown = np.arange(d) >= d - int(self.schema.sizes.sum())
-        found, vectors = completed(unsvec(mean, d), v, unknown)
-        k = self.k or int(np.clip(np.sum(found > 0), 1, min(d, AUTO_K)))
-        U = vectors[:, :k]
-        signs = np.sign(U[np.argmax(np.abs(U), axis=0), np.arange(k)])
-        largest = found[0] if found[0] > 0 else 1.0
-        scale = np.sqrt(found[:k] / largest)
+    def find_slopes(self, t: int, mean: Array) -> list[Array]:
+        """Add the directions of dense columns that stand out."""
+        p = len(self.schema.dense)
+        coded = np.arange(p) >= len(self.schema.numbers) * (1 + self.schema.indicates)
+        return self._add(unsvec(mean, p), "slopes", coded, self.schema.dense)
+
+    def find_factors(self, t: int, mean: Array) -> list[Array]:
+        """Add the directions of items that stand out.
+
+        An item is rated once per user, so its entry on the diagonal holds the noise of its rows.
+        """
+        L = len(self.schema.items)
+        return self._add(unsvec(mean, L), "factors", np.ones(L, dtype=np.bool_), self.schema.items)
+
+    def _add(
+        self, Z: Array, name: str, unknown: NDArray[np.bool_], columns: NDArray[np.int64]
+    ) -> list[Array]:
+        d, clip = len(Z), float(self.clips[name])
+        # Without noise everything stands out: heads shrink what is small.
+        v = 0.0
+        if clip < UNCLIPPED:
+            v = self.noise_std(name) ** 2 / 2 + clip**2 / (self.federation.n * d * d)
+        found, vectors = completed(Z, v, unknown, self.k or AUTO_K)
+        k = self.k or int(np.sum(found > 0))
+        vectors = vectors[:, :k]
+        signs = np.sign(vectors[np.argmax(np.abs(vectors), axis=0), np.arange(k)])
+        U = np.zeros((self.schema.d, k))
+        U[columns] = vectors * signs
+        scale = np.sqrt(found[:k] / found[0]) if found[0] > 0 else np.zeros(k)
         return self.publish_model(
-            replace(self.model, U=np.ascontiguousarray(U * signs), scale=scale)
+            replace(
+                self.model,
+                U=np.concatenate([self.model.U, U], axis=1),
+                scale=np.concatenate([self.model.scale, scale]),
+            )
         )
 
-    def descend(self, t: int, G: Array) -> list[Array]:
-        """Return the model with U <- QR(U - eta_t G); the argument G is the released G^T."""
-        eta = self.relative_step / float(self.clips["gradient"]) * self.decay ** (t - 1)
-        return self.publish_model(replace(self.model, U=retraction(self.model.U - eta * G.T)))
+    def set_evidence(self, t: int, mean: Array) -> list[Array]:
+        """Publish the evidence with less noise."""
+        if not self.model.has_global:
+            return self.model.arrays
+        evidence = smooth_evidence(self.model, mean, self.noise_std("evidence"), self.federation.n)
+        return self.publish_model(replace(self.model, evidence=evidence))
 
     def notes(self) -> list[str]:
         """Say how many directions stood out of the noise."""
         said = super().notes()
-        if not self.started:
+        if not self.started or not self.plan:
             return said
         k = int(np.sum(self.model.scale > 0))
         if not k:
+            why = "stood out" if self.shows_slopes or self.shows_factors else "could stand out"
             said.append(
-                "No shared direction stood out of the noise: personal models are the global one "
-                "and a personal offset."
+                f"No shared direction {why} of the noise: personal models are the global one, "
+                "a personal offset and the user's own slopes."
             )
         elif k == 1:
-            said.append("1 shared direction stood out of the noise; heads live in it.")
+            said.append("1 shared direction stood out of the noise; heads live in it, too.")
         else:
-            said.append(f"{k} shared directions stood out of the noise; heads live in them.")
+            said.append(f"{k} shared directions stood out of the noise; heads live in them, too.")
         return said
-
-
-def completed(Z: Array, v: float, unknown: NDArray[np.bool_]) -> tuple[Array, Array]:
-    """Return what stands out of the noise in Z (d, d).
-
-    Args:
-        Z: symmetric matrix (d, d).
-        v: variance of the noise in every entry beside the diagonal.
-        unknown: columns (d,) whose own entry on the diagonal says nothing; it is completed from
-            the others, COMPLETIONS times.
-
-    Returns:
-        Eigenvalues (d,) as `signal` has them, and eigenvectors (d, d).
-    """
-    Z = Z.copy()
-    Z[unknown, unknown] = 0.0
-    for _ in range(COMPLETIONS):
-        values, vectors = np.linalg.eigh(Z)
-        found, vectors = signal(values[::-1], v), vectors[:, ::-1]
-        if not unknown.any():
-            break
-        Z[unknown, unknown] = (vectors[unknown] ** 2) @ found
-    return found, vectors
-
-
-def signal(values: Array, v: float) -> Array:
-    """Return the eigenvalues without noise, reduced by the part of their direction that was lost.
-
-    Args:
-        values: eigenvalues with noise (d,).
-        v: variance of the noise in every entry of the symmetric matrix.
-
-    Returns:
-        s - v d / s (d,) with s the eigenvalue without noise; 0 where noise hides it.
-    """
-    d = len(values)
-    edge = 2.0 * math.sqrt(v * d)
-    # The largest eigenvalue of noise alone exceeds the edge by up to about d^(-2/3) of it.
-    clear = values > edge * (1.0 + d ** (-2 / 3))
-    s = np.where(clear, (values + np.sqrt(np.maximum(values**2 - edge**2, 0.0))) / 2.0, 1.0)
-    return np.where(clear, np.maximum(s - v * d / s, 0.0), 0.0)

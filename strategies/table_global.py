@@ -7,5 +7,3 @@ from privfed.algorithm.table_strategy import TableStrategy
 
 class TableGlobal(TableStrategy):
     """Scales, then a global model with the rest of the budget."""
-
-    global_is_model = True

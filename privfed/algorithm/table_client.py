@@ -1,19 +1,27 @@
 """Base of clients with rows of a table: the tasks of every algorithm on tables, and judging.
 
     magnitudes   per column without public bounds: shares of the user's rows by power of two
-    locate       per such column: shares of the user's rows by 64th of the announced interval
-    global       ridge solution (d + 1) x C, fitted on the user's own rows to the residuals of the
-                 global model
+    locate       per such column: shares of the user's rows by 32nd of the announced interval
+    curvature    f_i A_i^T A_i
+    gradient     W A_i^T R_i f_i / sqrt(P), W the announced whitener
+    counts       c_i / |c_i|, c_i the number of the user's rows per item
+    sums         the user's residuals added up per item, over |c_i|
 
-Adding the mean of the users' ridge solutions repeatedly converges to the point at which that mean
-vanishes: a global model. Directions in which users have data move at once. No direction can
-overshoot, because a ridge solution never exceeds what it is fitted to. No curvature has to be
-known.
+    A_i (m, P)   rows [1, x] of the dense columns, less (1 - sqrt(l0 / (m + l0))) of their mean
+    R_i (m, C)   residuals of the global model, likewise
+    f_i          1 / (|A_i^T A_i|_F + EASE)
+
+Taking off a part of a user's mean is generalised least squares for users with random intercepts
+whose variance is 1/l0 of a row's (Fuller and Battese 1974): columns that differ between users only
+count for what they say, and no more. The weight f_i makes every user's part as large as its bound
+allows. Without noise (eps=inf) f_i is 1, and the global model is that of generalised least squares.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from flwr.common import NDArrays
@@ -21,24 +29,20 @@ from numpy.typing import NDArray
 
 from privfed.algorithm.announcement import Announcement
 from privfed.algorithm.client import CohortClient, task
-from privfed.data.tables.ragged_cohort import Block, Codes, RaggedCohort
-from privfed.data.tables.schema import expand
-from privfed.foundation.constraints import Number
+from privfed.algorithm.table_parts import Outer, Sparse, by_item, gram_square
+from privfed.data.tables.ragged_cohort import Block, RaggedCohort
 from privfed.foundation.linalg import Array
-from privfed.models import ridge
-from privfed.models.table_model import LIMIT, PARTS, TableModel, unscaled
-from privfed.privacy.adaptive_clipping import NORMS
+from privfed.models import table_heads
+from privfed.models.table_model import ALONE, MIXTURE, NAMES, PARTS, TableModel, unscaled
+from privfed.privacy.adaptive_clipping import Histogram
+from privfed.privacy.bounds import UNCLIPPED
 
-RIDGE = Number(lambda x: 1e-6 <= x <= 1e6, "must lie between 1e-6 and 1e6")
-"""With such a strength no user's equations are singular, however similar its rows are.
-
-Singular equations would stop all other users of the node, too.
-"""
-OFFSET = 2.0
-"""Length of the constant feature in local solutions, in units of a row's length.
-
-It is large so that personal offsets are hardly shrunk.
-"""
+INTERCEPT = 10.0
+"""l0: variance of a row over the variance of users' intercepts, as assumed."""
+EASE = 5.0
+"""Added to |A_i^T A_i|_F, so that users with very few rows weigh less."""
+MAGNITUDES = Histogram(96, -32)
+"""Powers of two that a column's values may have: up to 1e19."""
 
 MOST = 1e80
 """Largest error of one row.
@@ -48,13 +52,15 @@ The square of a target like 1e300 overflows; the cap keeps the errors of all oth
 
 
 class TableClient(CohortClient):
-    """Global model and personal offset; an algorithm adds its tasks and how heads are fitted."""
+    """Scales, global model, and heads of one kind; an algorithm adds its tasks."""
 
-    def __init__(self, cohort: RaggedCohort, init: Any, ridge: Annotated[float, RIDGE]) -> None:
+    kind = MIXTURE
+    """How users predict, one of KINDS of the model."""
+
+    def __init__(self, cohort: RaggedCohort, init: Any = None) -> None:
         super().__init__(cohort)
         assert cohort.schema is not None
         self.schema = cohort.schema
-        self.ridge = ridge
         self.columns = unscaled(self.schema)
 
     # Scales of columns.
@@ -63,12 +69,10 @@ class TableClient(CohortClient):
     def magnitudes(self, block: Block, shared: NDArrays, told: Announcement) -> Array:
         """Return shares of the rows by power of two per column without bounds: (B, c, bins).
 
-        Zeros are left out.
+        A column's shares are those of its values other than 0: they add up to at most 1.
         """
-        values, there = self._values(block)
-        return shares(
-            np.frexp(np.abs(values))[1] - 1 - NORMS.bottom, there & (values != 0), NORMS.size
-        )
+        values, there = self._values(block, shared)
+        return shares(np.frexp(np.abs(values))[1] - 1 - MAGNITUDES.bottom, there, MAGNITUDES.size)
 
     @task
     def locate(self, block: Block, shared: NDArrays, told: Announcement) -> Array:
@@ -76,130 +80,137 @@ class TableClient(CohortClient):
 
         In the first round, values outside count at the ends of the interval, because the values
         are still being searched for. Later they do not count: tails that gather at the ends could
-        be taken for the middle.
+        be taken for the middle. Columns whose interval was not found count nowhere.
         """
-        values, there = self._values(block)
-        low, width = (shared[0] - shared[1])[self.columns], 2 * shared[1][self.columns] / PARTS
-        place = np.floor((values - low) / width)
-        seen = there & ((told.round == 1) | ((place >= 0) & (place < PARTS)))
-        return shares(np.clip(place, 0, PARTS - 1).astype(np.int64), seen, PARTS)
+        values, there = self._values(block, shared)
+        columns = self._asked_columns(shared)
+        low, width = (shared[0] - shared[1])[columns], 2 * shared[1][columns] / PARTS
+        place = np.floor((values - low) / np.where(width > 0, width, np.inf))
+        inside = (told.round == 1) | ((place >= 0) & (place < PARTS))
+        place = np.clip(np.nan_to_num(place), 0, PARTS - 1).astype(np.int64)
+        return shares(place, there & inside & (width > 0), PARTS)
 
-    def _values(self, block: Block) -> tuple[Array, Any]:
-        """Return values (B, m, c) of the columns without public bounds, and which are present."""
-        both = np.concatenate(
-            [block.rows.numbers.astype(np.float64), block.rows.y[..., None]], axis=2
-        )[:, :, self.columns]
-        there = np.isfinite(both)
+    def _asked_columns(self, shared: NDArrays) -> list[int]:
+        """Return the columns whose scales are asked for: announced after the model's arrays."""
+        return [int(column) for column in shared[len(NAMES)]]
+
+    def _values(self, block: Block, shared: NDArrays) -> tuple[Array, NDArray[np.bool_]]:
+        """Return values (B, m, c) of the columns in question, and which count."""
+        both = np.concatenate([block.rows.numbers, block.rows.y[..., None]], axis=2)
+        both = both[:, :, self._asked_columns(shared)]
+        there = np.isfinite(both) & (both != 0)
         return np.where(there, both, 0.0), there
 
-    # Models.
+    # The global model.
 
-    def encoded(self, block: Block, shared: NDArrays) -> tuple[TableModel, Array, Array]:
-        """Return the announced model, the encoded rows and the residuals of its global part.
-
-        Returns:
-            The model, X (B, m, d) and R (B, m, C).
-        """
-        model = TableModel.of(self.schema, shared)
-        X = model.rows(block.rows.numbers, block.rows.codes)
-        return model, X, model.targets(block.rows.y) - model.base(X)
-
-    def influences(self, X: Array, strength: float) -> tuple[Array, Array]:
-        """Return the influence of each row on the local ridge solution.
-
-        Args:
-            X: encoded rows (B, m, d).
-            strength: strength of the ridge, in units of a row's mean square.
+    def residuals(self, block: Block, model: TableModel) -> tuple[Any, Array]:
+        """Return the encoded rows, and what the global model leaves over of the targets.
 
         Returns:
-            Influences h_j (B, m, 1 + d), whose first feature is the constant, and the length (B,)
-            of that constant.
+            Inputs of (B, m) rows, and R (B, m, C).
         """
-        square = ridge.lengths(X)
-        length = OFFSET * np.sqrt(square)
-        constant = np.broadcast_to(length[:, None, None], (*X.shape[:2], 1))
-        return ridge.influences(np.concatenate([constant, X], axis=2), strength * square), length
+        inputs = model.inputs(block.rows)
+        return inputs, model.sent_targets(block.rows.y) - model.w[0] - model.relative(inputs)
 
-    @task("global")
-    def solutions(self, block: Block, shared: NDArrays, told: Announcement) -> Array:
-        """Return each user's ridge solution (B, 1 + d, C)."""
-        _, X, R = self.encoded(block, shared)
-        H, length = self.influences(X, self.ridge)
-        H[:, :, 0] *= length[:, None]
-        return np.matmul(H.transpose(0, 2, 1), R)
+    def rows_and_weights(self, X: Array, told: Announcement) -> tuple[Array, Array, Array]:
+        """Return A (B, m, P), the weights f (B,), and |f A^T A|_F (B,)."""
+        A = partly_centred(np.concatenate([np.ones((*X.shape[:2], 1)), X], axis=2))
+        norms = np.sqrt(gram_square(A, A))
+        f = np.ones(len(X)) if unbounded(told) else 1.0 / (norms + EASE)
+        return A, f, f * norms
+
+    @task
+    def curvature(self, block: Block, shared: NDArrays, told: Announcement) -> Outer:
+        """Return f_i A_i^T A_i of every user: positive semidefinite, of norm below 1."""
+        inputs = TableModel.of(self.schema, shared).inputs(block.rows)
+        A, f, norms = self.rows_and_weights(inputs.X, told)
+        return Outer(A * np.sqrt(f)[:, None, None], norms)
+
+    @task
+    def gradient(self, block: Block, shared: NDArrays, told: Announcement) -> Array:
+        """Return W A_i^T R_i f_i / sqrt(P) of every user, (B, P, C)."""
+        model, W = TableModel.of(self.schema, shared), shared[len(NAMES)]
+        inputs, R = self.residuals(block, model)
+        A, f, _ = self.rows_and_weights(inputs.X, told)
+        G = np.matmul(A.transpose(0, 2, 1), partly_centred(R)) * f[:, None, None]
+        return np.matmul(W / math.sqrt(len(W)), G)
+
+    # Items.
+
+    def items_of(self, inputs: Any) -> NDArray[np.int64]:
+        """Return the place of each row's items among all items, (B, m, q), -1 for none."""
+        place = np.full(self.schema.d + 1, -1, dtype=np.int64)
+        place[self.schema.items] = np.arange(len(self.schema.items))
+        return place[inputs.items]
+
+    def item_weights(self, items: NDArray[np.int64], told: Announcement) -> tuple[Sparse, Array]:
+        """Return the counts c_i of every user, and the weights 1 / |c_i| (B,)."""
+        counts = by_item(items, np.ones((*items.shape[:2], 1)), len(self.schema.items))
+        f = np.ones(len(items)) if unbounded(told) else 1.0 / np.maximum(counts.norms, 1.0)
+        return counts, f
+
+    @task
+    def counts(self, block: Block, shared: NDArrays, told: Announcement) -> Sparse:
+        """Return c_i / |c_i| of every user: no entry is negative, and the norm is at most 1."""
+        inputs = TableModel.of(self.schema, shared).inputs(block.rows)
+        counts, f = self.item_weights(self.items_of(inputs), told)
+        return counts.times(f)
+
+    @task
+    def sums(self, block: Block, shared: NDArrays, told: Announcement) -> Sparse:
+        """Return residuals added up by item over |c_i|; round t asks for the t-th item feature."""
+        inputs, R = self.residuals(block, TableModel.of(self.schema, shared))
+        items = self.items_of(inputs)
+        _, f = self.item_weights(items, told)
+        mine = items[:, :, told.round - 1 : told.round] if told.round else items[:, :, :1]
+        return by_item(mine, partly_centred(R), len(self.schema.items)).times(f)
+
+    @task
+    def evidence(self, block: Block, shared: NDArrays, told: Announcement) -> Array:
+        """Return log(LOO_k / LOO_own mean) of every user, cut to +-1, (B, K)."""
+        return table_heads.Candidates(TableModel.of(self.schema, shared), block.rows).evidence()
 
     # Judging: simulations only.
 
-    def heads(self, block: Block, shared: NDArrays) -> Array:
-        """Return the heads V_i (B, 1 + k, C) of the personal models."""
-        model, X, _ = self.encoded(block, shared)
-        return model.fit(X, model.targets(block.rows.y))
-
     def own_errors(self, block: Any, shared: NDArrays) -> Array:
         """Return the mean error (B,) on each user's held-out rows; 0 for users who have none."""
-        return self.errors(block, shared, self.heads(block, shared))
-
-    @np.errstate(over="ignore", invalid="ignore")
-    def errors(self, block: Block, shared: NDArrays, V: Array) -> Array:
-        """Return the mean error (B,) on each user's held-out rows with heads V (B, 1 + k, C)."""
-        assert block.held is not None and block.whose is not None
-        model = TableModel.of(self.schema, shared)
-        X = model.rows(block.held.numbers, block.held.codes)
-        return self.means(block, model.losses(model.scores(X, V[block.whose]), block.held.y))
-
-    @staticmethod
-    def means(block: Block, losses: Array) -> Array:
-        """Return the mean over each user's held-out rows: losses (t,) -> (B,).
-
-        Losses are capped at MOST; NaN counts as MOST.
-        """
-        assert block.whose is not None and block.judging is not None
-        total = np.bincount(block.whose, np.fmin(losses, MOST), minlength=len(block))
-        return np.asarray(total / np.maximum(block.judging, 1))
+        return self.errors(block, TableModel.of(self.schema, shared, self.kind))
 
     def rival_errors(self, block: Any) -> dict[str, Array]:
         """Return the errors (B,) of each user alone."""
         return {"alone": self.alone(block)}
 
-    @np.errstate(over="ignore", invalid="ignore")
     def alone(self, block: Block) -> Array:
-        """Return the errors (B,) of users who have only their own rows.
+        """Return the errors (B,) of users who have only their own rows."""
+        return self.errors(block, replace(TableModel.before(self.schema), kind=ALONE))
 
-        Each user scales columns by its own rows and fits a ridge regression toward its own mean.
+    @np.errstate(over="ignore", invalid="ignore")
+    def errors(self, block: Block, model: TableModel) -> Array:
+        """Return the mean error (B,) on each user's held-out rows with heads of this model.
+
+        Losses are capped at MOST; NaN counts as MOST.
         """
-        assert block.held is not None and block.whose is not None
-        numbers = block.rows.numbers.astype(np.float64)
-        there = np.isfinite(numbers)
-        count = np.maximum(there.sum(axis=1), 1)
-        centre = np.where(there, numbers, 0.0).sum(axis=1) / count
-        spread = np.sqrt((np.where(there, numbers - centre[:, None], 0.0) ** 2).sum(axis=1) / count)
-        spread = np.where(spread > 1e-9 * np.abs(centre), spread, np.inf)
-        p = len(self.schema.numbers)
+        assert block.held is not None and block.whose is not None and block.judging is not None
+        heads = table_heads.fit(model, block.rows)
+        scores = table_heads.scores(model, block.held, heads[block.whose])
+        losses = np.fmin(model.losses(scores, block.held.y), MOST)
+        total = np.bincount(block.whose, losses, minlength=len(block))
+        return np.asarray(total / np.maximum(block.judging, 1))
 
-        def encode(values: Array, codes: Codes, users: Any) -> Array:
-            own = np.clip((values - centre[users]) / spread[users], -LIMIT, LIMIT)
-            return expand(
-                self.schema, own.astype(np.float32), codes, np.zeros(p), np.ones(p), LIMIT
-            )
 
-        public, labels = TableModel.before(self.schema), self.schema.classes > 0
-        X = encode(numbers, block.rows.codes, np.arange(len(block))[:, None])
-        Y = public.targets(block.rows.y) if labels else block.rows.y[..., None]
-        middle_x, middle_y = X.mean(axis=1), Y.mean(axis=1)
-        fitted = ridge.fit_ridge_heads(X - middle_x[:, None], Y - middle_y[:, None], centre=True)
-        T = (
-            encode(block.held.numbers.astype(np.float64), block.held.codes, block.whose)
-            - middle_x[block.whose]
-        )
-        scores = middle_y[block.whose] + np.matmul(T[:, None, :], fitted.V[block.whose])[:, 0]
-        return self.means(
-            block,
-            public.losses(scores, block.held.y) if labels else (scores[:, 0] - block.held.y) ** 2,
-        )
+def unbounded(told: Announcement) -> bool:
+    """Return whether parts are not clipped: runs without noise, in which weights are 1."""
+    return told.clips[0] >= UNCLIPPED
+
+
+def partly_centred(A: Array) -> Array:
+    """Return rows A (B, m, P) less (1 - sqrt(l0 / (m + l0))) of their mean."""
+    part = 1.0 - math.sqrt(INTERCEPT / (A.shape[1] + INTERCEPT))
+    return A - part * A.mean(axis=1, keepdims=True)
 
 
 def shares(places: NDArray[Any], there: NDArray[np.bool_], size: int) -> Array:
-    """Return how the rows of each user are distributed over bins, as shares of its m rows.
+    """Return how the values of each user and column that count are distributed over bins.
 
     Args:
         places: bin 0..size-1 of each value, (B, m, c).
@@ -207,10 +218,11 @@ def shares(places: NDArray[Any], there: NDArray[np.bool_], size: int) -> Array:
         size: number of bins.
 
     Returns:
-        Shares (B, c, size), of norm at most 1 per user and column.
+        Shares (B, c, size): no entry is negative, and they add up to 1 or 0 per user and column.
     """
-    B, m, c = places.shape
+    B, _, c = places.shape
     cell = np.arange(B)[:, None, None] * c + np.arange(c)
     flat = cell * size + np.clip(places, 0, size - 1)
-    counts = np.bincount(flat.ravel(), there.ravel() / m, minlength=B * c * size)
+    each = there / np.maximum(there.sum(axis=1, keepdims=True), 1)
+    counts = np.bincount(flat.ravel(), each.ravel(), minlength=B * c * size)
     return counts.reshape(B, c, size).astype(np.float64)

@@ -1,47 +1,58 @@
 """The server side of algorithms on tables: scales of columns, then one global model.
 
     magnitudes   number of values per power of two, for each column without public bounds; the
-                 interval +-B reaches up to where half of the values are
-    locate       number of values in each 64th of that interval; the narrowest part with half of
+                 interval +-B reaches up to where most of the values are
+    locate       number of values in each 32nd of that interval; the narrowest part with half of
                  them; twice
-    global       T_w times:  w <- w + 1.5 (mean of the users' ridge solutions to what w leaves over)
+    curvature    G = mean of f_i A_i^T A_i, each positive semidefinite and of norm at most 1
+    gradient     T times:  w <- average of the steps so far, shrunk;
+                 step = w + W W (mean of f_i A_i^T R_i),  W = (G_+ + RIDGE edge I)^(-1/2)
+    counts       N_l = mean of the users' shares of item l, of norm at most 1
+    sums         S_l = mean of the users' residuals of item l; its bias is
+                 b_l = S_l tau N_l / (tau (N_l^2 + var N_l) + var S_l)
 
-In the first two, a user adds shares of its rows, at most 1 per column: with c columns a norm of at
-most sqrt(c), known in advance. Ridge solutions never overshoot what they are fitted to, so steps of
-up to 2 are stable, whatever the data.
+Notation is that of the client. edge is the largest eigenvalue of the noise in G. Gradients are
+whitened by W before noise is added, so that noise is equally large in all directions that predict.
+Without noise the first step is exact: w is the solution of generalised least squares.
 
-The budget is mu^2, shared between the phases of a run as `algo.shares` say.
+The budget is mu^2, shared between the phases of a run as `algo.shares` say, after the scales have
+had what they need. Which phases a run has follows from n, mu and the columns (`table_outlook`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
 
-from privfed.algorithm.phases import EACH, NEVER, Measurement, Phase, Sum
+from privfed.algorithm import table_outlook as outlook
+from privfed.algorithm.phases import LAST, NEVER, Measurement, Phase, Sum, check_gaussian
 from privfed.algorithm.strategy import PrivateStrategy
+from privfed.algorithm.table_client import MAGNITUDES
+from privfed.algorithm.table_estimates import fullest, item_biases, root_inverse, shrunk
 from privfed.data.tables.schema import Schema
 from privfed.federation.federation import Federation
-from privfed.foundation.constraints import WHOLE
+from privfed.foundation.constraints import WHOLE, Key
 from privfed.foundation.errors import ConfigError, check_positive
-from privfed.foundation.linalg import Array
+from privfed.foundation.linalg import Array, unsvec
 from privfed.models.table_model import NAMES, PARTS, TableModel, unscaled
-from privfed.privacy.adaptive_clipping import NORMS
-from privfed.privacy.bounds import NormBound
+from privfed.privacy.adaptive_clipping import AUTO
+from privfed.privacy.bounds import UNCLIPPED, Bound, NonNegativeBound, NormBound, SemidefiniteBound
 from privfed.privacy.settings import Clip
 
-STEP, ZOOMS, HALF = 1.5, 2, 0.5
-MANY = 5
-"""Number of columns without bounds from which on the whole share for scales is used."""
+ZOOMS, HALF, MOST_VALUES = 2, 0.5, 0.6
 QUARTILES = 1.349
 """Distance of a Gaussian's quartiles, in standard deviations."""
+RIDGE = 0.3
+"""Ridge of the curvature, in units of the largest eigenvalue of its noise."""
+USUAL = {"gradient": 0.12, "sums": 0.5}
+"""Clip norms where n and mu are too small to measure any: whitened parts have about this norm."""
 ASSUMED = (
-    "under the assumption that the names, kinds, categories and labels of the table's columns are "
-    "public"
+    "under the assumption that the names, kinds, categories and labels of the table's columns, and "
+    "the bounds of those with few values, are public"
 )
 
 
@@ -49,13 +60,11 @@ class TableStrategy(PrivateStrategy):
     """Scales and a global model; an algorithm adds its phases after them."""
 
     publishes = NAMES
-    global_is_model = False
-    """Whether the global model is a model of its own, after each of its rounds."""
 
     def __init__(
         self,
         federation: Federation,
-        global_rounds: Annotated[int, WHOLE],
+        rounds: Annotated[int, WHOLE, Key("rounds")],
         clip: Mapping[str, Clip],
         shares: Mapping[str, float],
     ) -> None:
@@ -66,83 +75,239 @@ class TableStrategy(PrivateStrategy):
             check_positive(f"algo.shares.{name}", share)
         self.schema: Schema = federation.schema
         self.model = TableModel.before(self.schema)
-        self.columns = unscaled(self.schema)
-        self.global_rounds, self.clip, self.shares = global_rounds, clip, shares
-        self.guessed = np.zeros(0)
-        """Per column without bounds: 1 if its scale did not stand out of the noise, else 0."""
+        self.rounds, self.clip, self.shares = rounds, clip, shares
+        check_gaussian(federation.privacy, federation.gate.ledger.budget.mu)
+        self.columns, self.scale_share = outlook.scales(
+            self.mu, federation.n, unscaled(self.schema)
+        )
+        self.kept: dict[str, Array] = {}
+        """What later rounds need besides the model: public arrays by name."""
+
+    @property
+    def mu(self) -> float:
+        """The budget; with a fixed noise multiplier, about what the run will spend."""
+        fixed = self.federation.privacy.noise_multiplier
+        whole = self.federation.gate.ledger.budget.mu
+        return whole if fixed is None else min(whole, 3.0 / fixed)
 
     @property
     def guarantee(self) -> str | None:  # type: ignore[override]
         """Columns' names and kinds are published; unless declared, they are taken for public."""
         return None if self.schema.declared else ASSUMED
 
+    @property
+    def width(self) -> int:
+        """P: the constant, and the dense columns that can have a scale."""
+        local = sum(
+            feature.bounds is None and place not in self.columns
+            for place, feature in enumerate(self.schema.numbers)
+        )
+        return 1 + len(self.schema.dense) - local
+
+    @property
+    def releases(self) -> bool:
+        """Whether a global model can be seen; otherwise nothing is asked, and nothing released."""
+        aimed = bool(self.schema.classes) or self.schema.target.bounds is not None
+        if not aimed and len(self.schema.numbers) not in self.columns:
+            return False
+        share = self.parts["gradient"] / sum(self.parts.values()) * (1 - self.scale_share)
+        seen = outlook.visibility(self.mu, share, self.federation.n, self.width)
+        return seen >= outlook.SEEN
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Relative shares of the global model's phases, by the kind of table."""
+        kind = "columns"
+        if len(self.schema.items):
+            kind = "both" if self.width > 1 else "items"
+        names = ("curvature", "gradient", "counts", "sums")
+        table = {name: self.shares.get(f"{name}_{kind}", 0.0) for name in names}
+        return {name: share for name, share in table.items() if share}
+
     def start(self) -> list[Array]:
         """Return public scales."""
         return self.model.arrays
 
     def phases(self) -> list[Phase]:
-        """Return the phases for columns without public bounds, and the global model."""
-        phases = []
-        if self.columns:
-            c = len(self.columns)
-            bound = NormBound(math.sqrt(c))
-            less = min(1.0, c / MANY)  # with fewer columns less budget gives the same accuracy
-            phases = [
-                Phase(
-                    "magnitudes",
-                    Sum((c, NORMS.size), bound),
-                    self.set_intervals,
-                    share=self.shares["magnitudes"] * less,
-                    model=NEVER,
-                ),
-                Phase(
-                    "locate",
-                    Sum((c, PARTS), bound),
-                    self.narrow_intervals,
-                    ZOOMS,
-                    share=self.shares["locate"] * less,
-                    model=NEVER,
-                ),
-            ]
-        w = self.clipped_phase("global", self.model.w.shape, self.step_global, self.global_rounds)
-        return [*phases, replace(w, model=EACH if self.global_is_model else NEVER)]
+        """Return all phases, the last of them with the model; none if nothing can be seen."""
+        if not self.releases:
+            return []
+        learning = [*self.global_phases(), *self.personal_phases()]
+        # The last phase only improves on a model: if its result is lost, there is one all the same.
+        learning[-2:] = [replace(phase, model=LAST) for phase in learning[-2:]]
+        rest = sum(p.share for p in learning) + sum(
+            float(p.measurement.share or 0.0) for p in learning if self.measures(p)
+        )
+        return [*self.scale_phases(rest * self.scale_share / (1 - self.scale_share)), *learning]
 
-    def clipped_phase(self, name: str, shape: object, update: object, rounds: int = 1) -> Phase:
-        """Return a phase with the clip norm and the share of this name."""
-        total = Sum(shape, self.clip[name], f"algo.clip.{name}")  # type: ignore[arg-type]
+    def measures(self, phase: Phase) -> bool:
+        """Return whether a clip norm of the phase is found privately."""
+        return any(total.bound == AUTO for total in phase.named.values())
+
+    def personal_phases(self) -> list[Phase]:
+        """Return what follows the global model; an algorithm adds it here."""
+        return []
+
+    def scale_phases(self, share: float) -> list[Phase]:
+        """Return the phases for columns without public bounds.
+
+        A user's shares have no negative entry and add up to at most 1 per column: with c columns
+        a norm of at most sqrt(c), known in advance.
+        """
+        c = len(self.columns)
+        if not c:
+            return []
+        bound, share = NonNegativeBound(math.sqrt(c)), share / (1 + ZOOMS)
+
+        def phase(name: str, bins: int, update: object, rounds: int) -> Phase:
+            return Phase(
+                name,
+                Sum((c, bins), bound),
+                update,  # type: ignore[arg-type]
+                rounds,
+                share=share * rounds,
+                announce=lambda: [*self.model.arrays, np.array(self.columns, dtype=np.float64)],
+                model=NEVER,
+            )
+
+        return [
+            phase("magnitudes", MAGNITUDES.size, self.set_intervals, 1),
+            phase("locate", PARTS, self.narrow_intervals, ZOOMS),
+        ]
+
+    def global_phases(self) -> list[Phase]:
+        """Return the phases of the global model."""
+        schema, parts = self.schema, self.parts
+        P, L, C = 1 + len(schema.dense), len(schema.items), schema.outputs
+        entries = (P * (P + 1) // 2,)
+        unit = UNCLIPPED if math.isinf(self.mu) else 1.0  # without noise nothing is bounded
+        phases = [
+            self.bounded("curvature", entries, SemidefiniteBound(unit), self.set_curvature,
+                         parts["curvature"]),
+            replace(
+                self.clipped("gradient", (P, C), self.step, parts["gradient"], self.rounds),
+                announce=lambda: [*self.model.arrays, self.kept["whitener"]],
+            ),
+        ]  # fmt: skip
+        if L:
+            features = len(schema.item_features)
+            phases += [
+                self.bounded(
+                    "counts", (L, 1), NonNegativeBound(unit), self.set_counts, parts["counts"]
+                ),
+                self.clipped("sums", (L, C), self.set_biases, parts["sums"], features),
+            ]
+        return phases
+
+    def bounded(
+        self, name: str, shape: object, bound: object, update: object, share: float
+    ) -> Phase:
+        """Return a phase of one round whose parts have a bound of their own."""
+        return Phase(name, Sum(shape, bound), update, share=share, model=NEVER)  # type: ignore[arg-type]
+
+    def clipped(
+        self,
+        name: str,
+        shape: object,
+        update: object,
+        share: float,
+        rounds: int = 1,
+        bounded: Callable[[float], Bound] = NormBound,
+    ) -> Phase:
+        """Return a phase with a clip norm: configured, measured, or the usual one.
+
+        Without noise nothing is clipped, unless a clip norm is configured.
+        """
+        clip: Clip = self.clip[name]
+        if clip == AUTO and math.isinf(self.mu):
+            clip = UNCLIPPED
+        elif clip == AUTO and name in USUAL:
+            seen = outlook.measurable(self.mu, self.shares["clip"], self.federation.n)
+            clip = AUTO if seen else USUAL[name]
+        total = Sum(shape, clip, f"algo.clip.{name}", bounded=bounded)  # type: ignore[arg-type]
         measured = Measurement("narrow", share=self.shares["clip"], again=False)
         return Phase(
             name,
             total,
             update,  # type: ignore[arg-type]
             rounds,
-            share=self.shares[name],
+            share=share,
             measurement=measured,
+            model=NEVER,
         )
 
     # Updates from released means.
 
     def set_intervals(self, t: int, mean: Array) -> list[Array]:
-        """Set intervals +-B, up to the power of two where half of the values are."""
+        """Set intervals +-B, up to the power of two where most of the values are."""
         noise = self.noise_std("magnitudes")
-        sure = [fullest(column, noise) for column in mean]
-        self.guessed = np.array([run is None for run in sure], dtype=np.float64)
-        tops = [(run or likeliest(column))[1] for run, column in zip(sure, mean, strict=True)]
-        return self._scaled(np.zeros(len(tops)), 2.0 ** (np.array(tops) + NORMS.bottom))
+        runs = [fullest(column, noise, MOST_VALUES) for column in mean]
+        tops = [0.0 if run is None else 2.0 ** (run[1] + MAGNITUDES.bottom) for run in runs]
+        return self._scaled(np.zeros(len(tops)), np.array(tops))
 
     def narrow_intervals(self, t: int, mean: Array) -> list[Array]:
-        """Narrow intervals around half of the values; the last time, set centre and spread."""
+        """Narrow intervals around half of the values; the last time, set centre and spread.
+
+        A column in which nothing stands out in the first zoom loses its scale, and stays with the
+        users.
+        """
         noise = self.noise_std("locate")
         centre, half = self.model.centre[self.columns], self.model.spread[self.columns]
-        runs = [fullest(column, noise) or (0, PARTS) for column in mean]
-        first, last = np.array(runs).T
+        runs = [fullest(column, noise, HALF) for column in mean]
+        first, last = np.array([(0, PARTS) if run is None else run for run in runs]).T
         low, high = (centre - half + 2 * half * edge / PARTS for edge in (first, last))
         room = 1 / QUARTILES if t == ZOOMS else 1.5
-        return self._scaled((low + high) / 2, np.minimum((high - low) * room, half))
+        spread = np.minimum((high - low) * room, half)
+        lost = np.array([run is None for run in runs]) & (t == 1)
+        return self._scaled((low + high) / 2, np.where(lost, 0.0, spread))
 
-    def step_global(self, t: int, mean: Array) -> list[Array]:
-        """Take one step of the global model."""
-        return self.publish_model(replace(self.model, w=self.model.w + STEP * mean))
+    def set_curvature(self, t: int, mean: Array) -> list[Array]:
+        """Keep the whitener W of the released curvature."""
+        P = 1 + len(self.schema.dense)
+        edge = self.noise_std("curvature") * math.sqrt(2 * P)
+        self.kept["whitener"] = root_inverse(unsvec(mean, P), RIDGE * edge)
+        return self.model.arrays
+
+    def step(self, t: int, mean: Array) -> list[Array]:
+        """Take one step of the global model, and publish the shrunk average of all steps.
+
+        Every step aims at the solution itself, with fresh noise; later ones are less clipped. The
+        average with weights t = 1, 2, ... uses all of them.
+        """
+        W, P = self.kept["whitener"], len(mean)
+        dense = np.concatenate([[0], 1 + self.schema.dense])
+        aim = self.model.w[dense] + math.sqrt(P) * (W @ mean)
+        part = 2.0 / (t + 1)
+        last, variance = self.kept.get("average", aim), self.kept.get("variance", np.ones(1))
+        average = aim if t == 1 else last + part * (aim - last)
+        variance = np.ones(1) if t == 1 else (1 - part) ** 2 * variance + part**2
+        self.kept |= {"average": average, "variance": variance}
+        noise = self.noise_std("gradient") ** 2 * P * float(variance[0])
+        w = self.model.w.copy()
+        w[dense] = shrunk(average, noise * (W @ W))
+        return self.publish_model(replace(self.model, w=w))
+
+    def set_counts(self, t: int, mean: Array) -> list[Array]:
+        """Keep the released counts of items."""
+        self.kept["counts"] = mean[:, 0]
+        return self.model.arrays
+
+    def set_biases(self, t: int, mean: Array) -> list[Array]:
+        """Set the biases of the t-th feature with items."""
+        b = self.schema.item_features[t - 1]
+        before = sum(int(self.schema.sizes[i]) for i in self.schema.item_features[: t - 1])
+        mine = slice(before, before + int(self.schema.sizes[b]))
+        biases = item_biases(
+            mean[mine],
+            self.kept["counts"][mine],
+            self.noise_std("sums"),
+            self.noise_std("counts"),
+            self.federation.n,
+            weighted=not math.isinf(self.mu),
+        )
+        w = self.model.w.copy()
+        w[1 + self.schema.items[mine]] = biases
+        return self.publish_model(replace(self.model, w=w))
 
     def publish_model(self, model: TableModel) -> list[Array]:
         """Make this the model; return its arrays."""
@@ -156,48 +321,36 @@ class TableStrategy(PrivateStrategy):
         return self.publish_model(replace(self.model, centre=whole[0], spread=whole[1]))
 
     def memory(self) -> dict[str, Array]:
-        """Return which scales were guessed."""
-        return {"guessed": self.guessed}
+        """Return what later rounds need."""
+        return self.kept
 
     def recall(self, memory: dict[str, Array]) -> None:
-        """Restore which scales were guessed; the model is read from the shared parameters."""
+        """Restore what later rounds need; the model is read from the shared parameters."""
         self.model = TableModel.of(self.schema, self.shared)
-        self.guessed = memory["guessed"]
+        self.kept = memory
 
     def notes(self) -> list[str]:
-        """Say which scales noise may have made up."""
-        names = [*(feature.name for feature in self.schema.numbers), self.schema.target.name]
-        guessed = np.asarray(self.columns)[self.guessed.astype(bool)] if self.guessed.size else []
-        if not len(guessed):
+        """Say what stays with the users, and why."""
+        schema = self.schema
+        if not self.plan:
+            return [
+                "Nothing was released: with so few users at this epsilon a shared model would be "
+                "noise, so users are on their own."
+            ]
+        names = [*(feature.name for feature in schema.numbers), schema.target.name]
+        local = [name for name, spread in zip(names, self.model.spread, strict=True) if not spread]
+        if not local or not self.started:
             return []
-        unsure = ", ".join(names[column] for column in guessed)
+        listed = ", ".join(local)
+        more = "public bounds (data.bounds)" + (
+            "" if math.isinf(self.mu) else ", more users or a larger epsilon"
+        )
+        if schema.target.name in local:
+            return [
+                f"The scale of {listed} did not stand out of the noise, so there is no global "
+                f"model and users are on their own; it takes {more}."
+            ]
         return [
-            f"The scale of {unsure} did not stand out of the noise and is a guess, which may ruin "
-            "the model: give public bounds (data.bounds), more users or a larger epsilon."
+            f"The scale of {listed} did not stand out of the noise: only users' own fits use it. "
+            f"It takes {more}."
         ]
-
-
-def fullest(column: Array, noise: float) -> tuple[int, int] | None:
-    """Return the shortest run of bins first..last-1 that holds half of the values.
-
-    Args:
-        column: noised share of the values per bin, (bins,).
-        noise: standard deviation of the noise per bin.
-
-    Returns:
-        (first, last), or None if no run surely holds half of the values.
-    """
-    sums = np.concatenate([[0.0], np.cumsum(column)])
-    for width in range(1, len(column) + 1):
-        mass = sums[width:] - sums[:-width]
-        # The margin of three standard deviations keeps noise from being taken for values.
-        if mass.max() >= HALF + 3 * noise * math.sqrt(width):
-            first = int(np.argmax(mass))
-            return first, first + width
-    return None
-
-
-def likeliest(column: Array) -> tuple[int, int]:
-    """Return the three bins in a row, as first and last + 1, with most of the values."""
-    first = int(np.argmax(column[:-2] + column[1:-1] + column[2:]))
-    return first, first + 3

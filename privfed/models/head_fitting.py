@@ -1,4 +1,7 @@
-"""Heads of users who join after training, and their losses on held-out rows."""
+"""Heads of users who join after training, and their losses on held-out rows.
+
+Heads of a linear model are arrays (u, k, 1); those of a table are :class:`TableHeads`.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,13 @@ from numpy.typing import NDArray
 from privfed.data.cohort import Ids
 from privfed.data.tables.ragged_cohort import RaggedCohort, TableRows
 from privfed.foundation.linalg import Array
+from privfed.models import table_heads
 from privfed.models.linear import LinearModel
+from privfed.models.table_heads import TableHeads
 from privfed.models.table_model import TableModel
 
 Model = TableModel | LinearModel
+Heads = TableHeads | Array
 
 
 @dataclass(frozen=True)
@@ -21,27 +27,51 @@ class Fitted:
     """Heads of some users, and losses of their rows.
 
     Attributes:
-        V: heads, (u, ., C); 0 for users without rows.
+        heads: heads of u users; those of users without rows predict as no head does.
         own: loss of each row under the head fitted without it, (N,); NaN if there is none.
         base: loss of each row without a head, (N,).
     """
 
-    V: Array
+    heads: Heads
     own: Array
     base: Array
 
 
-def no_heads(model: Model, users: int) -> Array:
-    """Return zero heads (users, ., C), as users without rows have them."""
-    offset, C = (1, model.w.shape[1]) if isinstance(model, TableModel) else (0, 1)
-    return np.zeros((users, offset + model.U.shape[1], C))
+def no_heads(model: Model, users: int) -> Heads:
+    """Return heads as users without rows have them."""
+    if isinstance(model, TableModel):
+        return TableHeads.zero(model, users)
+    return np.zeros((users, model.U.shape[1], 1))
 
 
-def fit_head(model: Model, rows: TableRows) -> Array:
-    """Return the head (., C) of one user with any number of rows."""
+def fit_head(model: Model, rows: TableRows) -> Heads:
+    """Return the head of one user with any number of rows, without an axis of users."""
     if not len(rows):
         return no_heads(model, 1)[0]
-    return model.fit(model.rows(rows.numbers, rows.codes)[None], model.targets(rows.y)[None])[0]
+    return _fit(model, rows[None])[0]
+
+
+def _fit(model: Model, rows: TableRows) -> Heads:
+    """Return the heads of B users with rows (B, m)."""
+    if isinstance(model, TableModel):
+        return table_heads.fit(model, rows)
+    return model.fit(model.rows(rows.numbers), model.targets(rows.y))
+
+
+def scores(model: Model, rows: TableRows, heads: Heads) -> Array:
+    """Return scores (t, C) of t rows with the head of each row's user."""
+    if isinstance(model, TableModel):
+        assert isinstance(heads, TableHeads)
+        return table_heads.scores(model, rows, heads)
+    assert isinstance(heads, np.ndarray)
+    return model.scores(model.rows(rows.numbers), heads)
+
+
+def _left_out(model: Model, rows: TableRows) -> Array:
+    """Return scores (B, m, C) of rows under heads fitted without them."""
+    if isinstance(model, TableModel):
+        return table_heads.left_out(model, rows)
+    return model.left_out(model.rows(rows.numbers), model.targets(rows.y))
 
 
 def fit_users(model: Model, rows: TableRows, who: NDArray[np.integer], users: int) -> Fitted:
@@ -56,43 +86,43 @@ def fit_users(model: Model, rows: TableRows, who: NDArray[np.integer], users: in
     order = np.argsort(who, kind="stable")
     starts = np.concatenate([[0], np.cumsum(np.bincount(who, minlength=users))])
     nothing: Ids = np.zeros(users + 1, dtype=np.int64)
-    cohort = RaggedCohort(
-        np.arange(users), rows[order], starts, rows[:0], nothing, model.U.shape[0]
-    )
-    V, own, base = no_heads(model, users), np.empty(len(rows)), np.empty(len(rows))
+    width = model.schema.width if isinstance(model, TableModel) else len(model.U)
+    cohort = RaggedCohort(np.arange(users), rows[order], starts, rows[:0], nothing, width)
+    heads, own, base = no_heads(model, users), np.empty(len(rows)), np.empty(len(rows))
     for block in cohort.blocks():
-        X, Y, y = (
-            model.rows(block.rows.numbers, block.rows.codes),
-            model.targets(block.rows.y),
-            block.rows.y.ravel(),
-        )
-        V[block.ids] = model.fit(X, Y)
+        if not len(block):
+            continue
+        heads[block.ids] = _fit(model, block.rows)  # type: ignore[assignment]
         places = order[(starts[block.ids][:, None] + np.arange(block.m)).ravel()]
-        scores = model.left_out(X, Y).reshape(len(y), Y.shape[2])
-        known: NDArray[np.bool_] = np.all(np.isfinite(scores), axis=1)
+        flat = block.rows.reshaped(len(places))
+        told = _left_out(model, block.rows).reshape(len(places), -1)
+        known: NDArray[np.bool_] = np.all(np.isfinite(told), axis=1)
         own[places] = np.where(
-            known, model.losses(np.where(known[:, None], scores, 0.0), y), np.nan
+            known, model.losses(np.where(known[:, None], told, 0.0), flat.y), np.nan
         )
-        base[places] = model.losses(model.base(X).reshape(len(y), Y.shape[2]), y)
-    return Fitted(V, own, base)
+        base[places] = model.losses(scores(model, flat, no_heads(model, len(flat))), flat.y)
+    return Fitted(heads, own, base)
 
 
-def predict(model: Model, rows: TableRows, V: Array, who: NDArray[np.integer]) -> Array:
+def predict(model: Model, rows: TableRows, heads: Heads, who: NDArray[np.integer]) -> Array:
     """Return the predictions for rows, (N,).
 
     Args:
         model: published model.
         rows: N rows.
-        V: heads, (u, ., C).
+        heads: heads of u users.
         who: index of each row's user, (N,); -1 means no head.
     """
-    heads = np.concatenate([V, no_heads(model, 1)])
-    step = max(1, (1 << 22) // max(1, model.U.shape[0] + heads[0].size))
-    parts = [slice(start, start + step) for start in range(0, len(rows), step)]
-    answers = [
-        model.answers(
-            model.scores(model.rows(rows[part].numbers, rows[part].codes), heads[who[part]])
-        )
-        for part in parts
-    ]
+    step = max(1, (1 << 22) // max(1, no_heads(model, 1).size))
+    answers = []
+    for start in range(0, len(rows), step):
+        part, whose = rows[start : start + step], who[start : start + step]
+        mine = no_heads(model, len(part))
+        mine[whose >= 0] = heads[whose[whose >= 0]]  # type: ignore[assignment]
+        answers.append(model.answers(scores(model, part, mine)))
     return np.concatenate(answers) if answers else np.empty(0)
+
+
+def arrays_of(heads: Heads) -> dict[str, Array]:
+    """Return the arrays that heads consist of, by name."""
+    return heads.arrays if isinstance(heads, TableHeads) else {"V": heads}

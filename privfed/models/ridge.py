@@ -1,28 +1,22 @@
-"""Ridge regression for many users at once, with a strength that each user chooses alone.
+"""Ridge smoothers for many users at once, with their leave-one-out errors in closed form.
 
-    X (B, m, q)   features        R (B, m, C)   targets, one column per output
-    lam           ridge strength
+    F (B, m, q)   features of a user's m rows          lam (B,)   strength of the ridge
+    A             = (I + F F^T / lam)^-1 (m, m), which takes targets to residuals
+    l0            strength with which an offset is held at 0; 0 leaves it free
+    M             = (I + F F^T / lam + 1 1^T / l0)^-1 = A - A 1 1^T A / (l0 + 1^T A 1)
 
-Leave-one-out in closed form: with the fit V = (X^T X + lam I)^-1 X^T R and the leverage h_j = x_j^T
-(X^T X + lam I)^-1 x_j, the residual of example j under the fit without it is e_j = (r_j - x_j^T V)
-/ (1 - h_j), and that fit is V - (X^T X + lam I)^-1 x_j e_j^T. One eigendecomposition of size min(m,
-q) per user serves every strength.
+The residual of row j under the fit without row j is (M r)_j / M_jj. A is never formed: one
+eigendecomposition of size min(m, q) per user serves every strength, and an offset of any strength
+is a correction of rank one.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from privfed.foundation.linalg import Array
-
-STRENGTHS = tuple(2.5 * 10.0 ** (x / 2) for x in range(-8, 7))
-"""Strengths that a user chooses among, in units of the mean square of a row of features."""
-USUAL, DECADES = 2.5, 0.7
-"""Prior of a user's strength: USUAL (features explain 30% of a target), within 10^DECADES."""
 
 
 def influences(X: Array, lam: Array) -> Array:
@@ -49,75 +43,65 @@ def lengths(X: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class RidgeHeads:
-    """Ridge heads V (B, q, C) with the strengths lam (B,) that were chosen."""
+class Smoothed:
+    """Residuals of one smoother A.
 
-    V: Array
+    Attributes:
+        lam: strengths, (B,); infinite without features.
+        residuals: A V for the columns V it was applied to, (B, m, v).
+        rest: diagonal of A, (B, m).
+    """
+
     lam: Array
+    residuals: Array
+    rest: Array
 
 
-def fit_ridge_heads(
-    X: Array,
-    R: Array,
-    unit: Array | None = None,
-    strengths: Sequence[float] = STRENGTHS,
-    centre: bool = False,
-) -> RidgeHeads:
-    """Return every user's best ridge fit by its own leave-one-out error.
+def without_features(V: Array) -> Smoothed:
+    """Return V (B, m, v) as the residuals of the smoother that has no features, A = I."""
+    return Smoothed(np.full(len(V), np.inf), V, np.ones(V.shape[:2]))
 
-    The score of a strength is -2 log of a likelihood, m log(error), plus that of a Gaussian prior
-    on the logarithm of the strength. A user with few rows stays near the usual strength.
+
+def smooth(F: Array, strengths: tuple[float, ...], V: Array) -> list[Smoothed]:
+    """Apply one smoother per strength to several columns.
 
     Args:
-        X: features, (B, m, q).
-        R: targets, (B, m, C).
-        unit: unit of strengths, (B,); the mean square of rows if None.
-        strengths: strengths to choose among.
-        centre: whether rows and targets are centred, so that 1/m more of leverage goes to the
-            means.
+        F: features, (B, m, q).
+        strengths: strengths in units of the mean square of a user's rows of features.
+        V: columns, (B, m, v).
     """
-    B, m, q = X.shape
-    dual = m < q
-    G = np.matmul(X, X.transpose(0, 2, 1)) if dual else np.matmul(X.transpose(0, 2, 1), X)
+    dual = F.shape[1] < F.shape[2]
+    G = np.matmul(F, F.transpose(0, 2, 1)) if dual else np.matmul(F.transpose(0, 2, 1), F)
     values, E = np.linalg.eigh(G)
     values = np.maximum(values, 0.0)
-    # In the eigenbasis, the fit is T diag(f) S with f = 1 / (values + lam), and leverages are T^2 f
-    # (dual: values f).
-    T = E if dual else np.matmul(X, E)
-    S = np.matmul(T.transpose(0, 2, 1), R)
-    unit = lengths(X) if unit is None else unit
-    best, chosen = np.full(B, np.inf), USUAL * unit
-    extra = 1.0 / m if centre else 0.0
-    for strength in sorted(strengths, reverse=True):
+    # In the eigenbasis A = I - T diag(f) T^T with f = 1 / (values + lam); dual: values / (...).
+    T = E if dual else np.matmul(F, E)
+    inner, squares, unit = np.matmul(T.transpose(0, 2, 1), V), T * T, lengths(F)
+    smoothed = []
+    for strength in strengths:
         lam = strength * unit
-        f = (values if dual else 1.0) / (values + lam[:, None])
-        rest = 1.0 - extra - np.matmul(T * T, f[:, :, None])
-        residuals = (R - np.matmul(T, f[:, :, None] * S)) / np.maximum(rest, 1e-9)
-        loo = (
-            np.sum(residuals**2, axis=(1, 2))
-            / m
-            * math.exp((math.log10(strength / USUAL) / DECADES) ** 2 / m)
-        )
-        better = loo < best * (1 - 1e-9)
-        best, chosen = np.where(better, loo, best), np.where(better, lam, chosen)
-    inner = S / (values + chosen[:, None])[:, :, None]
-    V = np.matmul(X.transpose(0, 2, 1), np.matmul(E, inner)) if dual else np.matmul(E, inner)
-    return RidgeHeads(V, chosen)
+        f = ((values if dual else 1.0) / (values + lam[:, None]))[:, :, None]
+        residuals = V - np.matmul(T, f * inner)
+        smoothed.append(Smoothed(lam, residuals, 1.0 - np.matmul(squares, f)[:, :, 0]))
+    return smoothed
 
 
-def leave_one_out_residuals(X: Array, R: Array, heads: RidgeHeads) -> tuple[Array, Array]:
-    """Return leave-one-out residuals, and the rows (X^T X + lam I)^-1 x_j.
+def with_offset(fit: Smoothed, r: Array, a: Array, l0: float) -> tuple[Array, Array]:
+    """Return offsets and leave-one-out residuals of a fit with an offset of strength l0.
 
     Args:
-        X: features, (B, m, q).
-        R: targets, (B, m, C).
-        heads: heads fitted to all rows.
+        fit: the smoother A.
+        r: A applied to targets, (B, m, C).
+        a: A applied to ones, (B, m).
+        l0: strength that holds the offset at 0.
 
     Returns:
-        Residuals e (B, m, C) under fits without the example, and H (B, m, q).
+        Offsets c (B, C), and residuals e (B, m, C) of each row under the fit without it. A row
+        that alone determines the fit (M_jj = 0) keeps its residual before the offset.
     """
-    q = X.shape[2]
-    G = np.matmul(X.transpose(0, 2, 1), X) + heads.lam[:, None, None] * np.eye(q)
-    H = np.matmul(X, np.linalg.inv(G))
-    rest = 1.0 - np.vecdot(X, H)[..., None]
-    return (R - np.matmul(X, heads.V)) / np.maximum(rest, 1e-9), H
+    whole = np.maximum(l0 + np.sum(a, axis=1), 1e-12)
+    c = np.sum(r, axis=1) / whole[:, None]
+    rest = fit.rest - a * a / whole[:, None]
+    known = rest[:, :, None] > 1e-6
+    e = np.divide(r - a[:, :, None] * c[:, None, :], rest[:, :, None], out=r.copy(), where=known)
+    return c, e

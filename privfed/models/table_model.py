@@ -2,15 +2,17 @@
 
     x (d,)   encoded row: numbers minus their centre in units of their spread, categories one-hot
     y (C,)   target in the same way; for labels +-1 (two of them) or one-hot minus 1/C
-    w (d+1, C)   global model, its first row the intercept
-    U (d, k), scale (k,)   representation, and the length of heads in its directions
+    w (d+1, C)   global model, its first row the intercept; rows of items are their biases
+    U (d, k), scale (k,)   shared directions, and the relative length of heads in them
+    evidence (K,)   how well each way to predict does for the population; empty if not released
 
-    user i predicts    w_0 + x w + [1, x U] V_i        with its own V_i (1 + k, C), by ridge toward
-        0
+The global model predicts base(x) = w_0 + x w. How a user combines it with own rows is in
+`table_heads`. A column with spread 0 stays with the users: it is 0 in x, and only users' own fits
+see it. If that is the target, there is no global model.
 
-V_i is fitted to the residual of the global model, so its population mean is about 0: ridge toward 0
-is ridge toward the mean head. A user first scales the rows of x U diag(scale) to mean square 1,
-whatever units features have.
+Numbers with public bounds are clamped to them, others to LIMIT spreads, so no value, however large,
+can enter x. Items (features with many values) are never expanded: their columns of w and U are
+looked up.
 """
 
 from __future__ import annotations
@@ -18,54 +20,71 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from privfed.data.tables.ragged_cohort import Codes, Numbers
+from privfed.data.tables.ragged_cohort import Codes, Numbers, TableRows
 from privfed.data.tables.schema import Schema, expand
 from privfed.foundation.linalg import Array
-from privfed.models import ridge
 
-NAMES = ("centre", "spread", "w", "U", "scale")
+NAMES = ("centre", "spread", "w", "U", "scale", "evidence")
 """Published arrays, in the order in which they are announced."""
-CONSTANT = 2.0
-"""Length of the constant feature, so that personal offsets are shrunk less than other features."""
-PARTS = 64
+KINDS = MIXTURE, ALONE, OFFSET, GLOBAL = "mixture", "alone", "offset", "global"
+"""How users predict: by all candidates of `table_heads`; by those that need no other users; by the
+global model and an offset; by the global model."""
+PARTS = 32
 """Number of parts into which the interval of a column is divided to locate its values."""
-LIMIT, TARGET_LIMIT = 4.0, 8.0
-"""Encoded numbers lie within +-LIMIT, encoded targets within +-TARGET_LIMIT."""
+LIMIT, TARGET_LIMIT = 4.0, 4.0
+"""Encoded numbers lie within +-LIMIT, targets within +-TARGET_LIMIT in what users send."""
+OUTSIDE = 6.0
+"""Predictions lie within OUTSIDE spreads where the target has no public bounds."""
 
 
 def public_scales(schema: Schema) -> tuple[Array, Array]:
     """Return centre and spread (p + 1,) of numeric columns and target by their public bounds.
 
-    Columns without public bounds have 0 and 1.
+    Columns without public bounds have 0 and 0. Labels need no scale: theirs are 0 and 1.
     """
-    bounds = [feature.bounds for feature in schema.numbers] + [
-        None if schema.classes else schema.target.bounds
-    ]
+    bounds = [feature.bounds for feature in schema.numbers] + [schema.target.bounds]
     centre = [0.0 if b is None else (b[0] + b[1]) / 2 for b in bounds]
     # The spread is that of a uniform distribution.
-    spread = [1.0 if b is None else (b[1] - b[0]) / math.sqrt(12) for b in bounds]
+    spread = [0.0 if b is None else (b[1] - b[0]) / math.sqrt(12) for b in bounds]
+    if schema.classes:
+        centre[-1], spread[-1] = 0.0, 1.0
     return np.array(centre), np.array(spread)
 
 
 def unscaled(schema: Schema) -> list[int]:
-    """Return the indices of numeric columns without public bounds; index p is the target."""
+    """Return the indices of numeric columns without public bounds; index p is the target.
+
+    The target comes first: where not all scales can be had, it is the one that matters.
+    """
     places = [i for i, feature in enumerate(schema.numbers) if feature.bounds is None]
-    return (
-        places
-        if schema.classes or schema.target.bounds is not None
-        else [*places, len(schema.numbers)]
-    )
+    free = not schema.classes and schema.target.bounds is None
+    return [len(schema.numbers), *places] if free else places
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Encoded rows without expanding items.
+
+    Attributes:
+        X: dense columns, (..., p).
+        items: encoded column (..., q) of each item, -1 for none.
+    """
+
+    X: Array
+    items: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class TableModel:
     """Published arrays; those that do not exist yet are empty.
 
-    See the module for names and shapes.
+    See the module for names and shapes. `kind` says how users predict with it, one of KINDS.
     """
 
     schema: Schema
@@ -74,105 +93,91 @@ class TableModel:
     w: Array
     U: Array
     scale: Array
+    evidence: Array
+    kind: str = MIXTURE
 
     @classmethod
-    def of(cls, schema: Schema, arrays: Sequence[Any]) -> TableModel:
+    def of(cls, schema: Schema, arrays: Sequence[Any], kind: str = MIXTURE) -> TableModel:
         """Return the model of announced arrays, in the order of NAMES."""
-        return cls(schema, *(np.asarray(array) for array in arrays))
+        centre, spread, w, U, scale, evidence = (np.asarray(a) for a in arrays[: len(NAMES)])
+        return cls(schema, centre, spread, w, U, scale, evidence, kind)
 
     @classmethod
     def before(cls, schema: Schema) -> TableModel:
         """Return the model before any release: public scales only."""
-        d, C = schema.d, schema.outputs
-        return cls(
-            schema, *public_scales(schema), np.zeros((d + 1, C)), np.zeros((d, 0)), np.zeros(0)
-        )
+        w, U = np.zeros((schema.d + 1, schema.outputs)), np.zeros((schema.d, 0))
+        return cls(schema, *public_scales(schema), w, U, np.zeros(0), np.zeros(0))
 
     @property
     def arrays(self) -> list[Array]:
         """Return the arrays as they are announced and published."""
-        return [self.centre, self.spread, self.w, self.U, self.scale]
+        return [self.centre, self.spread, self.w, self.U, self.scale, self.evidence]
+
+    @cached_property
+    def has_global(self) -> bool:
+        """Whether there is a global model: a scale of targets, and something learnt."""
+        return bool(self.spread[-1] > 0 and np.any(self.w))
+
+    # Encoding.
 
     def rows(self, numbers: Numbers, codes: Codes) -> Array:
-        """Return encoded rows: numbers (..., p), codes (..., q) -> (..., d)."""
-        return expand(self.schema, numbers, codes, self.centre[:-1], self.spread[:-1], LIMIT)
+        """Return encoded rows, items expanded: numbers (..., p), codes (..., q) -> (..., d)."""
+        clamped = clamp(self.schema, numbers)
+        return expand(self.schema, clamped, codes, self.centre[:-1], self.spread[:-1], LIMIT)
+
+    def inputs(self, rows: TableRows) -> Inputs:
+        """Return encoded rows (...)."""
+        return encode(self.schema, rows, self.centre[:-1], self.spread[:-1])
 
     def targets(self, y: Array) -> Array:
-        """Return encoded targets: y (...) -> (..., C)."""
+        """Return encoded targets, not clamped: y (...) -> (..., C)."""
         if not self.schema.classes:
-            return np.clip((y - self.centre[-1]) / self.spread[-1], -TARGET_LIMIT, TARGET_LIMIT)[
-                ..., None
-            ]
+            spread = self.spread[-1] if self.spread[-1] > 0 else 1.0
+            return ((y - self.centre[-1]) / spread)[..., None]
         if self.schema.classes == 2:
             return np.where(y == 1, 1.0, -1.0)[..., None]
         return (y[..., None] == np.arange(self.schema.classes)) - 1.0 / self.schema.classes
 
-    def base(self, X: Array) -> Array:
-        """Return the prediction of the global model: X (..., d) -> (..., C)."""
-        return self.w[0] + X @ self.w[1:]
+    def sent_targets(self, y: Array) -> Array:
+        """Return encoded targets as they enter what users send: within +-TARGET_LIMIT."""
+        return np.clip(self.targets(y), -TARGET_LIMIT, TARGET_LIMIT)
 
-    def features(self, X: Array) -> Array:
-        """Return the representation, the input of a head: X (..., d) -> (..., k)."""
-        return np.asarray(X @ self.U)
+    # The global model.
 
-    def head_rows(self, P: Array) -> tuple[Array, Array]:
-        """Return the inputs of heads, and their scaling.
+    def base(self, inputs: Inputs) -> Array:
+        """Return the prediction of the global model, (..., C); 0 if there is none."""
+        return self.relative(inputs) + (self.w[0] if self.has_global else 0.0)
 
-        Args:
-            P: features, (B, m, k).
+    def relative(self, inputs: Inputs) -> Array:
+        """Return base - w_0, (..., C): what the columns of a row say; 0 without a model."""
+        if not self.has_global:
+            return np.zeros((*inputs.X.shape[:-1], self.schema.outputs))
+        return self._times(inputs, self.w[1:])
 
-        Returns:
-            [constant, features in the user's units] (B, m, 1 + k), and the factors (B, k) of
-                features.
-        """
-        S = P * self.scale
-        factors = self.scale / np.sqrt(ridge.lengths(S))[:, None]
-        return np.concatenate(
-            [np.full((*P.shape[:2], 1), CONSTANT), P * factors[:, None, :]], axis=2
-        ), factors
+    def features(self, inputs: Inputs) -> Array:
+        """Return the rows in the shared directions, (..., k)."""
+        return self._times(inputs, self.U)
 
-    def own(self, X: Array, R: Array) -> tuple[Array, Array, ridge.RidgeHeads]:
-        """Return inputs of heads, their factors, and users' ridge heads.
+    def _times(self, inputs: Inputs, matrix: Array) -> Array:
+        """Return x matrix: (..., d) and (d, c) -> (..., c)."""
+        product = inputs.X @ matrix[self.schema.dense]
+        padded = np.concatenate([matrix, np.zeros((1, matrix.shape[1]))])
+        for j in range(inputs.items.shape[-1]):
+            product = product + padded[inputs.items[..., j]]
+        return np.asarray(product)
 
-        Args:
-            X: encoded rows, (B, m, d).
-            R: residuals of the global model, (B, m, C).
+    # Answers.
 
-        Returns:
-            Inputs Q (B, m, 1 + k), factors (B, k), and the heads.
-        """
-        Q, factors = self.head_rows(self.features(X))
-        return Q, factors, ridge.fit_ridge_heads(Q, R, np.ones(len(X)))
-
-    def fit(self, X: Array, Y: Array) -> Array:
-        """Return the heads of some users, (B, 1 + k, C); without U, only an offset.
-
-        Args:
-            X: encoded rows, (B, m, d).
-            Y: encoded targets, (B, m, C).
-        """
-        _, factors, heads = self.own(X, Y - self.base(X))
-        units = np.concatenate([np.full((len(X), 1), CONSTANT), factors], axis=1)
-        return heads.V * units[:, :, None]
-
-    def left_out(self, X: Array, Y: Array) -> Array:
-        """Return the predictions of heads fitted without the row, (B, m, C).
-
-        Strengths are those that `fit` chooses.
-        """
-        R = Y - self.base(X)
-        Q, _, heads = self.own(X, R)
-        return Y - ridge.leave_one_out_residuals(Q, R, heads)[0]
-
-    def scores(self, X: Array, V: Array) -> Array:
-        """Return encoded predictions, (t, C).
-
-        Args:
-            X: encoded rows, (t, d).
-            V: head of each row's user, (t, 1 + k, C), or one head for all rows, (1 + k, C).
-        """
-        own = V[..., 0, :] + np.matmul(self.features(X)[:, None, :], V[..., 1:, :])[:, 0]
-        return self.base(X) + own
+    @property
+    def range(self) -> tuple[float, float]:
+        """Lowest and highest encoded prediction, before a user's own range is joined."""
+        if self.schema.classes or not self.spread[-1] > 0:
+            return math.inf, -math.inf
+        bounds = self.schema.target.bounds
+        if bounds is None:
+            return -OUTSIDE, OUTSIDE
+        low, high = (np.array(bounds) - self.centre[-1]) / self.spread[-1]
+        return float(low), float(high)
 
     def answers(self, scores: Array) -> Array:
         """Return predictions in the table's units, or class numbers: scores (t, C) -> (t,)."""
@@ -180,11 +185,45 @@ class TableModel:
             return np.argmax(scores, axis=1).astype(np.float64)
         if self.schema.classes:
             return (scores[:, 0] > 0).astype(np.float64)
-        y = self.centre[-1] + self.spread[-1] * np.clip(scores[:, 0], -TARGET_LIMIT, TARGET_LIMIT)
-        bounds = self.schema.target.bounds
-        return y if bounds is None else np.clip(y, *bounds)
+        spread = self.spread[-1] if self.spread[-1] > 0 else 1.0
+        return self.centre[-1] + spread * scores[:, 0]
 
     def losses(self, scores: Array, y: Array) -> Array:
         """Return squared errors in the table's units, or 1 for a wrong class, (t,)."""
         answers = self.answers(scores)
         return (answers != y).astype(np.float64) if self.schema.classes else (answers - y) ** 2
+
+
+def clamp(schema: Schema, numbers: Numbers) -> Numbers:
+    """Return numbers (..., p) within their public bounds; missing ones stay missing."""
+    low, high = (
+        np.array([side if f.bounds is None else f.bounds[place] for f in schema.numbers])
+        for place, side in enumerate((-np.inf, np.inf))
+    )
+    return np.clip(numbers, low, high) if len(schema.numbers) else numbers
+
+
+def encode(schema: Schema, rows: TableRows, centre: Array, spread: Array) -> Inputs:
+    """Return encoded rows with given scales.
+
+    Args:
+        schema: meaning of the columns.
+        rows: rows (...).
+        centre: centres of the numbers, that broadcast with (..., p).
+        spread: spreads likewise; 0 makes a column 0.
+    """
+    numbers = clamp(schema, rows.numbers)
+    scale = np.divide(1.0, spread, out=np.zeros(np.shape(spread)), where=np.asarray(spread) > 0)
+    with np.errstate(invalid="ignore", over="ignore"):
+        scaled = np.nan_to_num(np.clip((numbers - centre) * scale, -LIMIT, LIMIT), nan=0.0)
+    parts = [scaled, np.isnan(rows.numbers).astype(np.float64)] if schema.indicates else [scaled]
+    items = []
+    for b, size in enumerate(schema.sizes):
+        code = rows.codes[..., b].astype(np.int64)
+        known = (code >= 0) & (code < size)
+        if b in schema.item_features:
+            items.append(np.where(known, code + schema.starts[b], -1))
+        else:
+            parts.append((code[..., None] == np.arange(size)).astype(np.float64))
+    none = np.zeros((*rows.y.shape, 0), dtype=np.int64)
+    return Inputs(np.concatenate(parts, axis=-1), np.stack(items, axis=-1) if items else none)

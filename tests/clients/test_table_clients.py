@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from support import naive
@@ -10,21 +12,26 @@ from support.tables import LABELS, model_of, people, schema_of
 from test_contributions import settings_for
 
 from clients.table_fedrep import TableFedRepClient as FedRepClient
-from clients.table_fedrep import gram_square
 from clients.table_global import TableGlobalClient as GlobalClient
 from clients.table_standalone import TableStandaloneClient as StandaloneClient
+from privfed.algorithm.table_client import MAGNITUDES
+from privfed.algorithm.table_parts import gram_square
 from privfed.config.instantiation import build
 from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import unsvec
 from privfed.models.table_model import PARTS, TableModel
-from privfed.privacy.adaptive_clipping import MEASURES, NORMS
+from privfed.privacy.adaptive_clipping import MEASURES
+from privfed.privacy.bounds import UNCLIPPED
 
 SIZES = [3, 1, 7, 3, 0, 12, 2, 7, 25, 1]
 MISSING = ["mean", "indicator"]
+ITEMS = 45
+TASKS = ("magnitudes", "locate", "curvature", "gradient", "counts", "sums", "slopes", "factors",
+         "evidence")  # fmt: skip
 
 
-def client(cohort, ridge=0.1, spectral_ridge=2.0):
-    return FedRepClient(cohort, None, ridge=ridge, spectral_ridge=spectral_ridge)
+def client(cohort, slope_ridge=2.0):
+    return FedRepClient(cohort, None, slope_ridge=slope_ridge)
 
 
 def each(cohort):
@@ -38,6 +45,20 @@ def each(cohort):
             )
 
 
+def whitener(schema, seed=5):
+    P = 1 + len(schema.dense)
+    M = np.random.default_rng(seed).standard_normal((P, P))
+    return M @ M.T / P
+
+
+def shared_for(task, model):
+    """What is announced with a task."""
+    schema = model.schema
+    if task in ("magnitudes", "locate"):
+        return [*model.arrays, np.array([0, 1] if schema.classes else [3, 0, 1], dtype=float)]
+    return [*model.arrays, whitener(schema)] if task == "gradient" else model.arrays
+
+
 def total(cohort, shared, task, clip):
     """What the client sends."""
     (sum_,), count, _ = client(cohort).fit(shared, settings_for(task, clip))
@@ -46,63 +67,110 @@ def total(cohort, shared, task, clip):
 
 
 @pytest.mark.parametrize("kind", LABELS)
-def test_scales_are_shares_of_rows(kind):
+def test_scales_are_shares_of_the_values_that_are_not_zero(kind):
     schema = schema_of(kind)
     cohort = people(schema, SIZES)
-    cohort.rows.numbers[:5, 0], cohort.rows.numbers[5, 1] = 0.0, 1e38
-    places = [0, 1] if schema.classes else [0, 1, 3]
-    columns = [
-        np.column_stack([numbers.astype(np.float64), y])[:, places]
-        for numbers, _, y in each(cohort)
-    ]
-    before = TableModel.before(schema)
-    wanted = sum(tables.magnitudes(mine, NORMS.bottom, NORMS.size) for mine in columns)
-    np.testing.assert_allclose(total(cohort, before.arrays, "magnitudes", 1e6), wanted, atol=1e-9)
+    cohort.rows.numbers[:5, 0], cohort.rows.numbers[5, 1] = 0.0, 1e15
+    places = [0, 1] if schema.classes else [3, 0, 1]
+    columns = [np.column_stack([numbers, y])[:, places] for numbers, _, y in each(cohort)]
+    before = shared_for("magnitudes", TableModel.before(schema))
+    wanted = sum(tables.magnitudes(mine, MAGNITUDES.bottom, MAGNITUDES.size) for mine in columns)
+    np.testing.assert_allclose(total(cohort, before, "magnitudes", 1e6), wanted, atol=1e-9)
     model = model_of(schema)
     centre, spread = model.centre[places], model.spread[places]
     for t in (1, 2):
         wanted = sum(tables.locate(mine, centre, spread, PARTS, ends=t == 1) for mine in columns)
-        (sent,), _, _ = client(cohort).fit(model.arrays, settings_for("locate", 1e6) | {"round": t})
+        (sent,), _, _ = client(cohort).fit(
+            shared_for("locate", model), settings_for("locate", 1e6) | {"round": t}
+        )
         np.testing.assert_allclose(sent, wanted, atol=1e-9)
 
 
-@pytest.mark.parametrize("missing", MISSING)
-@pytest.mark.parametrize("kind", LABELS)
-def test_the_global_model_is_asked_for_ridge_solutions(kind, missing):
-    schema = schema_of(kind, missing)
-    cohort, model = people(schema, SIZES), model_of(schema)
-    ours = [tables.solution(*tables.rest(model, *user), 0.1) for user in each(cohort)]
-    clip = float(np.median([np.linalg.norm(V) for V in ours]))
-    wanted = sum(naive.clip(V, clip) for V in ours)
-    np.testing.assert_allclose(
-        total(cohort, model.arrays, "global", clip), wanted, rtol=1e-5, atol=1e-5 * clip
-    )
+def test_a_column_without_an_interval_is_located_nowhere():
+    cohort, before = people(schema_of(), SIZES), TableModel.before(schema_of())
+    assert not total(cohort, shared_for("locate", before), "locate", 1e6).any()
 
 
 @pytest.mark.parametrize("missing", MISSING)
 @pytest.mark.parametrize("kind", LABELS)
-def test_the_spectral_sum_is_that_of_pairs_of_rows(kind, missing):
-    schema = schema_of(kind, missing)
+def test_curvature_and_gradient_are_those_of_generalised_least_squares(kind, missing):
+    schema = schema_of(kind, missing, ITEMS)
     cohort, model = people(schema, SIZES), model_of(schema)
-    ours = [tables.second_moment(*tables.rest(model, *user), 2.0) for user in each(cohort)]
+    assert len(schema.items) == ITEMS and schema.d == len(schema.dense) + ITEMS
+    P = 1 + len(schema.dense)
+    users = [tables.rest(model, *user) for user in each(cohort)]
+    wanted = sum(tables.curvature(model, X)[0] for X, _ in users)
+    sent = unsvec(total(cohort, model.arrays, "curvature", 1.0), P)
+    np.testing.assert_allclose(sent, wanted, rtol=1e-5, atol=1e-8)
+    ours = [tables.gradient(model, X, R, whitener(schema)) for X, R in users]
+    clip = float(np.median([np.linalg.norm(G) for G in ours]))
+    wanted = sum(naive.clip(G, clip) for G in ours)
+    sent = total(cohort, shared_for("gradient", model), "gradient", clip)
+    np.testing.assert_allclose(sent, wanted, rtol=1e-5, atol=1e-5 * clip)
+
+
+def test_without_noise_every_row_weighs_the_same():
+    schema = schema_of()
+    cohort, model = people(schema, SIZES), model_of(schema)
+    wanted = 0.0
+    for user in each(cohort):
+        *_, A = tables.curvature(model, tables.rest(model, *user)[0])
+        wanted = wanted + A.T @ A
+    sent = total(cohort, model.arrays, "curvature", UNCLIPPED)
+    np.testing.assert_allclose(unsvec(sent, 1 + len(schema.dense)), wanted, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_items_are_counted_and_their_residuals_added_up(kind):
+    schema = schema_of(kind, buckets=ITEMS)
+    cohort, model = people(schema, [40, *SIZES]), model_of(schema)
+    users = [tables.rest(model, *user) for user in each(cohort)]
+    wanted = sum(tables.counts(model, X) for X, _ in users)
+    sent = total(cohort, model.arrays, "counts", 1.0)
+    np.testing.assert_allclose(sent[:, 0], wanted, rtol=1e-5, atol=1e-8)
+    ours = [tables.sums(model, X, R) for X, R in users]
+    clip = float(np.median([np.linalg.norm(S) for S in ours]))
+    wanted = sum(naive.clip(S, clip) for S in ours)
+    sent = total(cohort, model.arrays, "sums", clip)
+    np.testing.assert_allclose(sent, wanted, rtol=1e-5, atol=1e-5 * clip)
+    ours = [tables.factors(model, X, R) for X, R in users]
+    clip = float(np.median([np.linalg.norm(Z) for Z in ours]))
+    wanted = sum(naive.clip(Z, clip) for Z in ours)
+    sent = unsvec(total(cohort, model.arrays, "factors", clip), ITEMS)
+    np.testing.assert_allclose(sent, wanted, rtol=1e-5, atol=1e-5 * clip)
+
+
+@pytest.mark.parametrize("missing", MISSING)
+@pytest.mark.parametrize("kind", LABELS)
+def test_slopes_are_sums_over_pairs_of_rows(kind, missing):
+    schema = schema_of(kind, missing, ITEMS)
+    cohort, model = people(schema, SIZES), model_of(schema)
+    ours = []
+    for user in each(cohort):
+        X, R = tables.rest(model, *user)
+        ours.append(tables.second_moment(X[:, schema.dense], R, 2.0))
     sizes = [np.linalg.norm(Z) for Z in ours]
     assert sizes[SIZES.index(1)] < 1e-15, "one row has no pair"
     clip = float(np.median(sizes))
     wanted = sum(naive.clip(Z, clip) for Z in ours)
-    sum_ = unsvec(total(cohort, model.arrays, "spectral", clip), schema.d)
+    sum_ = unsvec(total(cohort, model.arrays, "slopes", clip), len(schema.dense))
     np.testing.assert_allclose(sum_, wanted, rtol=1e-5, atol=1e-5 * clip)
 
 
-@pytest.mark.parametrize("missing", MISSING)
 @pytest.mark.parametrize("kind", LABELS)
-def test_gradients_are_those_of_rows_under_heads_fitted_without_them(kind, missing):
-    schema = schema_of(kind, missing)
+def test_evidence_compares_every_way_to_predict_with_the_own_mean(kind):
+    schema = schema_of(kind, buckets=ITEMS)
     cohort, model = people(schema, SIZES), model_of(schema)
-    ours = [tables.gradient(model, *tables.rest(model, *user)) for user in each(cohort)]
-    clip = float(np.median([np.linalg.norm(G) for G in ours]))
-    wanted = sum(naive.clip(G, clip) for G in ours)
+    floor = 0.1 if kind != "number" else 0.0
+    wanted = 0.0
+    for user in each(cohort):
+        errors = np.array([np.mean(np.sum(e**2, axis=1)) for e in tables.candidates(model, *user)])
+        m = len(user[2])
+        logs = np.log((m * errors + 0.3 * (errors[0] + floor)) / (m + 0.3))
+        mine = np.clip(logs - logs[0], -1, 1)
+        wanted = wanted + naive.clip(mine, 1e6)
     np.testing.assert_allclose(
-        total(cohort, model.arrays, "gradient", clip).T, wanted, rtol=1e-5, atol=1e-5 * clip
+        total(cohort, model.arrays, "evidence", 1e6), wanted, rtol=1e-4, atol=1e-6
     )
 
 
@@ -116,45 +184,56 @@ def test_the_norm_of_pairs_is_the_same_by_either_product():
     )
 
 
-@pytest.mark.parametrize("task", ["global", "spectral", "gradient"])
-def test_measuring_counts_every_user_with_rows_once(task):
-    cohort, model = people(schema_of(), SIZES), model_of(schema_of())
+@pytest.mark.parametrize("task", ["gradient", "sums", "slopes", "factors"])
+def test_measuring_counts_every_user_with_a_part_once(task):
+    """One row has no slope; users whose part is 0 answer nothing."""
+    schema = schema_of(buckets=ITEMS)
+    cohort, model = people(schema, SIZES), model_of(schema)
     (counts,), _, _ = client(cohort).fit(
-        model.arrays, settings_for(task, 0.0, release=False, measure="narrow")
+        shared_for(task, model),
+        settings_for(task, 0.0, release=False, measure="narrow") | {"round": 0},
     )
-    assert counts.shape == (MEASURES["narrow"].size,) and counts.sum() == len(SIZES) - 1
+    with_part = sum(size > (task == "slopes") for size in SIZES)
+    assert counts.shape == (MEASURES["narrow"].size,) and counts.sum() == with_part
 
 
-@pytest.mark.parametrize("task", ["magnitudes", "locate", "global", "spectral", "gradient"])
+@pytest.mark.parametrize("task", TASKS)
 def test_a_node_whose_users_have_no_rows_sends_zeros_of_the_usual_shape(task):
     """Otherwise the server would count its users as missing, and tell everybody."""
-    model = model_of(schema_of())
-    some, none = (people(schema_of(), sizes) for sizes in ([3, 4], [0, 0]))
+    schema = schema_of(buckets=ITEMS)
+    shared = shared_for(task, model_of(schema))
+    some, none = (people(schema, sizes) for sizes in ([3, 4], [0, 0]))
     (sent,), (zeros,) = (
-        client(users).fit(model.arrays, settings_for(task, 1.0))[0] for users in (some, none)
+        client(users).fit(shared, settings_for(task, 1.0))[0] for users in (some, none)
     )
     assert sent.shape == zeros.shape and not zeros.any() and sent.any()
     (counts,), _, _ = client(none).fit(
-        model.arrays, settings_for(task, 0.0, release=False, measure="narrow")
+        shared, settings_for(task, 0.0, release=False, measure="narrow")
     )
     np.testing.assert_array_equal(counts, np.zeros(20))
 
 
 def test_how_users_are_spread_does_not_matter():
-    cohort, model = people(schema_of(), SIZES), model_of(schema_of())
-    for task in ("magnitudes", "locate", "global", "spectral", "gradient"):
+    schema = schema_of(buckets=ITEMS)
+    cohort, model = people(schema, SIZES), model_of(schema)
+    for task in TASKS:
+        shared = shared_for(task, model)
         parts = [cohort[first:last] for first, last in ((0, 1), (1, 4), (4, 5), (5, 10))]
-        pieces = sum(total(part, model.arrays, task, 0.5) for part in parts)
-        np.testing.assert_allclose(
-            total(cohort, model.arrays, task, 0.5), pieces, rtol=1e-10, atol=1e-12
-        )
+        pieces = sum(total(part, shared, task, 0.5) for part in parts)
+        np.testing.assert_allclose(total(cohort, shared, task, 0.5), pieces, rtol=1e-9, atol=1e-11)
 
 
-def loss(model, scores, y):
-    """Squared errors, or wrong answers."""
-    if not model.schema.classes:
-        return np.sum((np.clip(scores[:, 0], -8, 8) * model.spread[-1] + model.centre[-1] - y) ** 2)
-    return np.sum((scores[:, 0] > 0 if model.schema.classes == 2 else scores.argmax(axis=1)) != y)
+@pytest.mark.parametrize("task", TASKS)
+def test_no_value_however_large_moves_more_than_the_clip_norm_or_harms_others(task):
+    schema = schema_of(buckets=ITEMS)
+    cohort, model = people(schema, [4, 5, 6]), model_of(schema)
+    shared, others = shared_for(task, model), cohort[1:]
+    wanted = total(others, shared, task, 1.0)
+    for number, y in ((1e15, 1e15), (1e300, -1e300), (np.nan, 1e12)):
+        rows = cohort.rows
+        rows.numbers[:4], rows.y[:4] = number, y
+        moved = total(cohort, shared, task, 1.0) - wanted
+        assert np.linalg.norm(moved) <= 1.0
 
 
 @pytest.mark.parametrize("kind", LABELS)
@@ -162,13 +241,10 @@ def loss(model, scores, y):
 def test_judgements_are_means_over_held_out_rows(kind, kind_of_client):
     """The rows that judge are rows that train here, which every user has seen."""
     schema = schema_of(kind)
-    cohort, model = (
-        people(schema, SIZES, held=2),
-        model_of(schema, k=0 if kind_of_client == "global" else 2),
-    )
+    cohort, model = people(schema, SIZES, held=2), model_of(schema)
     make = {
         "fedrep": client,
-        "global": lambda c: GlobalClient(c, None, 0.1),
+        "global": lambda c: GlobalClient(c, None),
         "standalone": lambda c: StandaloneClient(c, None),
     }
     own = make[kind_of_client](cohort)
@@ -179,15 +255,18 @@ def test_judgements_are_means_over_held_out_rows(kind, kind_of_client):
         and told["judged_users"] == 9
     )
     if kind_of_client == "global":
-        wanted = {"own": 0.0, "offset": 0.0}
+        wanted = 0.0
         for numbers, codes, y in each(cohort):
-            X, R = tables.rest(model, numbers, codes, y)
-            constant = np.full((len(X), 1), 2.0)
-            offset = 2.0 * tables.ridge(constant, R, tables.strength(constant, R, 1.0))
-            for name, more in (("own", 0.0), ("offset", offset)):
-                wanted[name] += loss(model, (model.w[0] + X @ model.w[1:] + more)[:2], y[:2])
-        assert {name: told[name] for name in wanted} == pytest.approx(wanted)
-    assert ("alone" in told) == (kind_of_client == "fedrep")
+            X, _ = tables.rest(model, numbers, codes, y)
+            scores = (model.w[0] + X @ model.w[1:])[:2]
+            if kind == "number":
+                said = model.centre[-1] + model.spread[-1] * np.clip(scores[:, 0], -6, 6)
+                wanted += np.sum((said - y[:2]) ** 2)
+            else:
+                said = scores[:, 0] > 0 if kind == "two" else scores.argmax(axis=1)
+                wanted += np.sum(said != y[:2])
+        assert told["own"] == pytest.approx(wanted) and "offset" in told
+    assert ("alone" in told) == (kind_of_client == "fedrep") and math.isfinite(told["own"])
 
 
 def test_nobody_is_judged_where_nobody_has_rows():
@@ -206,10 +285,8 @@ def test_errors_of_real_users_are_not_told():
 
 @pytest.mark.parametrize("value", [0, -1, 1e-7, 1e7, float("nan"), "strong"])
 def test_strengths_that_could_make_equations_singular_are_refused(value):
-    for given in ({"ridge": value}, {"spectral_ridge": value}):
-        with pytest.raises(ConfigError, match="1e-6 and 1e6"):
-            settings = {"ridge": 0.1, "spectral_ridge": 2.0} | given
-            target = "clients.table_fedrep.TableFedRepClient"
-            build({"_target_": target, **settings}, "algo")(
-                cohort=people(schema_of(), [3]), init=None
-            )
+    with pytest.raises(ConfigError, match="1e-6 and 1e6"):
+        target = "clients.table_fedrep.TableFedRepClient"
+        build({"_target_": target, "slope_ridge": value}, "algo")(
+            cohort=people(schema_of(), [3]), init=None
+        )

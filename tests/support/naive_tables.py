@@ -6,50 +6,42 @@ import math
 
 import numpy as np
 
-from privfed.models.ridge import DECADES, STRENGTHS, USUAL
-
 
 def ridge(X, R, lam):
-    """The minimiser of |R - X V|^2 + lam |V|^2: (q, C)."""
-    return np.linalg.solve(X.T @ X + lam * np.eye(X.shape[1]), X.T @ R)
+    """The minimiser of |R - X V|^2 + sum_c lam_c |V_c|^2: (q, C); lam is a number or (q,)."""
+    penalty = np.diag(np.broadcast_to(np.asarray(lam, dtype=float), X.shape[1]))
+    return np.linalg.lstsq(X.T @ X + penalty, X.T @ R, rcond=None)[0]
 
 
-def without(X, R, j, lam):
-    """The same without row j."""
-    return ridge(np.delete(X, j, axis=0), np.delete(R, j, axis=0), lam)
+def left_out(F, Y, lam, l0):
+    """Residual of every row under the fit of an offset and slopes without it: (m, C).
 
-
-def left_out(X, R, lam, centre=False):
-    """Residual of every row under the fit without it: (m, C).
-
-    centre: rows and targets less the means of the others.
+    A row without others, whose offset is free, keeps its target.
     """
     residuals = []
-    for j in range(len(X)):
-        others = [i for i in range(len(X)) if i != j]
-        x0, r0 = (X[others].mean(axis=0), R[others].mean(axis=0)) if centre else (0.0, 0.0)
-        residuals.append(R[j] - r0 - (X[j] - x0) @ ridge(X[others] - x0, R[others] - r0, lam))
+    for j in range(len(Y)):
+        others = [i for i in range(len(Y)) if i != j]
+        A = np.column_stack([np.ones(len(others)), F[others]])
+        V = ridge(A, Y[others], [l0] + [lam] * F.shape[1])
+        residuals.append(Y[j] - np.concatenate([[1.0], F[j]]) @ V)
     return np.array(residuals)
 
 
-def strength(X, R, unit, centre=False):
-    """The best lam by m log(error of left-out rows) and the prior; the strongest if several tie."""
-    best = None
-    for s in sorted(STRENGTHS, reverse=True):
-        error = np.sum(left_out(X, R, s * unit, centre) ** 2) / len(X)
-        score = len(X) * math.log(error) + (math.log10(s / USUAL) / DECADES) ** 2
-        if best is None or score < best[0] - 1e-9:
-            best = (score, s * unit)
-    return best[1]
-
-
-def encoded(model, numbers, codes):
+def encoded(model, numbers, codes, centre=None, spread=None):
     """X (m, d): numbers in their units within +-4 (0: missing), missing flags, one-hot choices."""
+    centre = model.centre if centre is None else centre
+    spread = model.spread if spread is None else spread
     rows = []
     for values, picks in zip(numbers, codes, strict=True):
         row = []
-        for v, centre, spread in zip(values, model.centre, model.spread, strict=False):
-            row.append(0.0 if np.isnan(v) else float(np.clip((float(v) - centre) / spread, -4, 4)))
+        for place, feature in enumerate(model.schema.numbers):
+            v = float(values[place])
+            if np.isnan(v) or spread[place] == 0:
+                row.append(0.0)
+                continue
+            if feature.bounds is not None:
+                v = min(max(v, feature.bounds[0]), feature.bounds[1])
+            row.append(min(max((v - centre[place]) / spread[place], -4.0), 4.0))
         if model.schema.missing == "indicator":
             row += [float(np.isnan(v)) for v in values]
         for pick, size in zip(picks, model.schema.sizes, strict=True):
@@ -62,24 +54,23 @@ def targets(model, y):
     """Y (m, C)."""
     classes = model.schema.classes
     if not classes:
-        return np.array([[np.clip((t - model.centre[-1]) / model.spread[-1], -8, 8)] for t in y])
+        return np.array([[(t - model.centre[-1]) / model.spread[-1]] for t in y])
     if classes == 2:
         return np.array([[1.0 if t == 1 else -1.0] for t in y])
     return np.array([[(t == c) - 1 / classes for c in range(classes)] for t in y])
 
 
 def rest(model, numbers, codes, y):
-    """Encoded rows, and what the global model leaves over."""
+    """Encoded rows, and what the global model leaves over of targets within +-4."""
     X = encoded(model, numbers, codes)
-    return X, targets(model, y) - model.w[0] - X @ model.w[1:]
+    return X, np.clip(targets(model, y), -4, 4) - model.w[0] - X @ model.w[1:]
 
 
 def shares(places, size):
-    """How many of a user's m rows lie in each place, as shares of all of them; None: nowhere."""
-    counts = np.zeros(size)
-    for place in places:
-        if place is not None:
-            counts[min(max(place, 0), size - 1)] += 1 / len(places)
+    """How a user's values that count are spread over places, as shares; None: does not count."""
+    counts, seen = np.zeros(size), [place for place in places if place is not None]
+    for place in seen:
+        counts[min(max(place, 0), size - 1)] += 1 / len(seen)
     return counts
 
 
@@ -102,12 +93,13 @@ def magnitudes(columns, bottom, size):
 def locate(columns, centre, spread, parts, ends):
     """For each column the shares of values by place in centre +- spread.
 
-    ends: what lies outside counts there, or nowhere.
+    ends: what lies outside counts there, or nowhere. Zeros never count.
     """
     rows = []
     for column, a, b in zip(columns.T, centre, spread, strict=True):
         places = [
-            math.floor((v - a + b) / (2 * b) * parts) if np.isfinite(v) else None for v in column
+            math.floor((v - a + b) / (2 * b) * parts) if v and np.isfinite(v) else None
+            for v in column
         ]
         rows.append(
             shares(
@@ -117,25 +109,46 @@ def locate(columns, centre, spread, parts, ends):
     return np.array(rows)
 
 
-def with_constant(X):
-    """[constant of twice a row's length, X], the length, and the mean square of rows."""
-    square = np.mean(np.sum(X * X, axis=1))
-    length = 2 * math.sqrt(square)
-    return np.column_stack([np.full(len(X), length), X]), length, square
+def partly_centred(A):
+    """Rows less a part of their mean, as generalised least squares for random intercepts has it."""
+    m = len(A)
+    return np.array([row - (1 - math.sqrt(10 / (m + 10))) * A.mean(axis=0) for row in A])
 
 
-def solution(X, R, strength):
-    """Ridge with a constant, in the units of X: (1 + d, C)."""
-    F, length, square = with_constant(X)
-    V = ridge(F, R, strength * square)
-    V[0] *= length
-    return V
+def curvature(model, X):
+    """f A^T A with f = 1 / (|A^T A| + 5), and A: rows [1, x] of the dense columns."""
+    A = partly_centred(np.column_stack([np.ones(len(X)), X[:, model.schema.dense]]))
+    G = A.T @ A
+    f = 1 / (np.linalg.norm(G) + 5)
+    return f * G, f, A
+
+
+def gradient(model, X, R, W):
+    """W A^T R f / sqrt(P)."""
+    _, f, A = curvature(model, X)
+    return W @ (A.T @ partly_centred(R)) * f / math.sqrt(len(W))
+
+
+def counts(model, X):
+    """The user's number of rows per item, over the length of that vector."""
+    c = X[:, model.schema.items].sum(axis=0)
+    return c / max(np.linalg.norm(c), 1.0)
+
+
+def sums(model, X, R):
+    """Residuals added up per item, over the length of the vector of counts: (L, C)."""
+    items = X[:, model.schema.items]
+    return items.T @ partly_centred(R) / max(np.linalg.norm(items.sum(axis=0)), 1.0)
 
 
 def second_moment(X, R, strength):
-    """sum_{j != l} <r_j, r_l> sym(h_j h_l^T), h_j the part of row j in the solution: (d, d)."""
-    F, _, square = with_constant(X)
-    H = [np.linalg.solve(F.T @ F + strength * square * np.eye(F.shape[1]), f)[1:] for f in F]
+    """sum_{j != l} <r_j, r_l> sym(h_j h_l^T), h_j the part of row j in the solution: (d, d).
+
+    Rows and residuals are taken around their means.
+    """
+    X, R = X - X.mean(axis=0), R - R.mean(axis=0)
+    lam = strength * max(np.mean(np.sum(X * X, axis=1)), 1e-12)
+    H = [np.linalg.solve(X.T @ X + lam * np.eye(X.shape[1]), x) for x in X]
     Z = np.zeros((X.shape[1], X.shape[1]))
     for j in range(len(X)):
         for i in range(len(X)):
@@ -145,19 +158,38 @@ def second_moment(X, R, strength):
     return Z
 
 
-def gradient(model, X, R):
-    """Mean over rows of the gradient in U of half the squared error of the row: (d, k).
+def factors(model, X, R):
+    """sum_c h_c h_c^T, h the residuals per item over the number of rows with it plus 1: (L, L)."""
+    items = X[:, model.schema.items]
+    R = R - R.mean(axis=0) * len(R) / (len(R) + 1)
+    h = (items.T @ R) / (items.sum(axis=0) + 1)[:, None]
+    return h @ h.T
 
-    Each row's error is under the head fitted without it.
-    """
-    P = X @ model.U
-    length = math.sqrt(np.mean(np.sum((P * model.scale) ** 2, axis=1)))
-    factors = model.scale / length
-    Q = np.column_stack([np.full(len(X), 2.0), P * factors])
-    lam = strength(Q, R, 1.0)
-    G = np.zeros(model.U.shape)
-    for j in range(len(X)):
-        V = without(Q, R, j, lam)
-        e = R[j] - Q[j] @ V
-        G -= np.outer(X[j], (V[1:] * factors[:, None]) @ e) / len(X)
-    return G
+
+def candidates(model, numbers, codes, y):
+    """Leave-one-out residuals (m, C) of every way to predict, in the order of the families."""
+    from privfed.models.table_heads import families
+
+    X = encoded(model, numbers, codes)
+    Y, base = targets(model, y) - model.w[0], X @ model.w[1:]
+    centre, spread = [], []
+    for place, feature in enumerate(model.schema.numbers):
+        values = np.array([v for v in numbers[:, place] if np.isfinite(v)] or [0.0])
+        centre.append(values.mean())
+        own = values.std() if values.std() > 1e-12 * abs(values.mean()) else 0.0
+        spread.append(own if feature.bounds is None else model.spread[place])
+    own = encoded(model, numbers, codes, centre, spread)[:, model.schema.dense]
+    features = {
+        "own columns": own - own.mean(axis=0),
+        "slopes": X[:, model.schema.dense],
+        "directions": (X @ model.U) * model.scale,
+    }
+    residuals = []
+    for family in families(model):
+        F = features.get(family.name, np.zeros((len(y), 0)))
+        unit = max(np.mean(np.sum(F * F, axis=1)), 1e-12) if F.size else 1.0
+        for strength in family.strengths or (1.0,):
+            for l0 in family.offsets:
+                for trust in family.trusts:
+                    residuals.append(left_out(F, Y - trust * base, strength * unit, l0))
+    return residuals

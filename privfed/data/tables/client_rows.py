@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import io
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from privfed.data.tables.forgiving_text import ForgivingStream
 from privfed.foundation.errors import ConfigError, nearest
 from privfed.foundation.linalg import Array
 
@@ -17,33 +20,36 @@ USER = "user"
 
 
 def read_own_rows(
-    path: Path, target: str, features: Sequence[str] | None = None, user: str | None = None
+    path: Path,
+    target: str,
+    features: Sequence[str] | None = None,
+    user: str | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, tuple[Array, Array]]:
     """Read the rows of one user, or of all users in the file.
+
+    A row with a value that is no finite number, or with too few or too many values, is left out,
+    and `say` is told. Such a row must not keep other users away, and whether a node takes part must
+    not depend on what a user's rows say.
 
     Args:
         path: CSV file.
         target: column of the targets.
         features: columns of the features, in this order; None: all others in the file's order.
         user: name of the user; None: all users in the order of their names.
+        say: prints a line for the owner of the file.
 
     Returns:
-        X (m, d) and y (m,) by name of the user.
+        X (m, d) and y (m,) by name of the user; m is 0 if all rows of a user were left out.
 
     Raises:
-        ConfigError: if the file cannot be read, lacks a column or has a value that is not a finite
-            number.
+        ConfigError: if the file cannot be read, lacks a column or has no rows.
     """
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            lines = [(number, row) for number, row in enumerate(csv.reader(file), start=1) if row]
-    except (OSError, UnicodeError, csv.Error) as error:
-        raise ConfigError(
-            f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})"
-        ) from error
-    if not lines:
+    lines = _records(path)
+    _, first = next(lines, (0, None))
+    if first is None:
         raise ConfigError(f"{path}: is empty")
-    header = [name.strip() for name in lines[0][1]]
+    header = [name.strip() for name in first]
     places = {name: place for place, name in enumerate(header)}
     if len(places) < len(header):
         raise ConfigError(f"{path}: a column's name appears twice: {', '.join(header)}")
@@ -60,22 +66,54 @@ def read_own_rows(
             f"{path}: has no column {USER!r} that says whose row it is; {nearest(USER, header)}"
         )
     table: dict[str, list[list[float]]] = {}
-    for number, row in lines[1:]:
-        if len(row) != len(header):
-            raise ConfigError(
-                f"{path}: line {number} has {len(row)} values, the header {len(header)}"
-            )
+    left_out: list[str] = []
+    for number, row in lines:
+        if row is None or len(row) != len(header):
+            left_out.append(f"line {number} has {len(row or ())} values, the header {len(header)}")
+            continue
         whose = row[places[USER]].strip() if USER in places else str(user)
-        if user in (None, whose):
-            numbers = [_number(row[places[name]], path, number, name) for name in (*wanted, target)]
-            table.setdefault(whose, []).append(numbers)
-    if not table:
+        if user not in (None, whose):
+            continue
+        mine = table.setdefault(whose, [])
+        try:
+            mine.append([_number(row[places[name]], number, name) for name in (*wanted, target)])
+        except ValueError as error:
+            left_out.append(str(error))
+    if left_out:
+        say(f"{path}: {len(left_out)} row(s) left out, the first because {left_out[0]}")
+    if not table and not (left_out and user is not None and USER not in places):
         raise ConfigError(
             f"{path}: has no rows"
             + (f" of user {user!r}" if USER in places and user is not None else "")
         )
-    arrays = {whose: np.array(table[whose]) for whose in sorted(table)}
+    if not table:
+        table[str(user)] = []
+    width = len(wanted) + 1
+    arrays = {whose: np.array(table[whose]).reshape(-1, width) for whose in sorted(table)}
     return {whose: (numbers[:, :-1], numbers[:, -1]) for whose, numbers in arrays.items()}
+
+
+def _records(path: Path) -> Iterator[tuple[int, list[str] | None]]:
+    """Yield the number and the values of each line that is not empty; None if it is no record.
+
+    Raises:
+        ConfigError: if the file cannot be read.
+    """
+    try:
+        with ForgivingStream(path.open("rb"), ",") as raw:
+            text = io.TextIOWrapper(io.BufferedReader(raw), "utf-8-sig", newline="")
+            records = csv.reader(text)
+            for number in itertools.count(1):
+                try:
+                    row: list[str] | None = next(records)
+                except StopIteration:
+                    return
+                except csv.Error:  # for example a value of many thousand letters
+                    row = None
+                if row is None or row:
+                    yield number, row
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def has_users(path: Path) -> bool:
@@ -84,22 +122,15 @@ def has_users(path: Path) -> bool:
     Raises:
         ConfigError: if the file cannot be read.
     """
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return USER in [name.strip() for name in next(csv.reader(file), [])]
-    except (OSError, UnicodeError, csv.Error) as error:
-        raise ConfigError(
-            f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})"
-        ) from error
+    _, first = next(_records(path), (0, None))
+    return USER in [name.strip() for name in first or ()]
 
 
-def _number(text: str, path: Path, line: int, column: str) -> float:
+def _number(text: str, line: int, column: str) -> float:
     try:
         number = float(text)
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise ConfigError(
-            f"{path}: line {line}, column {column!r}: {text[:40]!r} is not a finite number"
-        )
+        raise ValueError(f"line {line}, column {column!r}: {text[:40]!r} is not a finite number")
     return number

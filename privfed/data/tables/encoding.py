@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privfed.data.tables.columns import Mask, distinct, parse_numbers, parse_times
+from privfed.data.tables.forgiving_text import DAMAGED
 from privfed.data.tables.schema import (
     Categorical,
     Hashed,
@@ -56,7 +57,7 @@ class EncodedTable:
 
     who: NDArray[np.int32]
     names: tuple[str, ...]
-    numbers: NDArray[np.float32]
+    numbers: Array
     codes: NDArray[np.int32]
     target: Array
     time: Array | None
@@ -111,7 +112,7 @@ class Encoder:
         self.rows += size
         keep = np.ones(size, dtype=np.bool_)
         who = self._users(first, columns.get(self.schema.user), keep)
-        numbers = np.empty((size, len(self.schema.numbers)), dtype=np.float32)
+        numbers = np.empty((size, len(self.schema.numbers)))
         for j, feature in enumerate(self.schema.numbers):
             numbers[:, j] = self._numbers(first, feature, columns[feature.name], keep)
         codes = np.empty((size, len(self.schema.choices)), dtype=np.int32)
@@ -173,6 +174,8 @@ class Encoder:
             return np.full(len(keep), self.people.setdefault("", 0), dtype=np.int32)
         texts, places = distinct(column)
         known = len(self.people)
+        if not self.strict:  # a damaged name is nobody's
+            texts = [None if text is None or DAMAGED in text else text for text in texts]
         numbers = [
             -1 if text is None else self.people.setdefault(text, len(self.people)) for text in texts
         ]

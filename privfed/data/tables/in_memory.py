@@ -60,7 +60,7 @@ def encode_rows(schema: Schema, X: Any, y: Any = None, fitting: bool = True) -> 
             raise ConfigError(f"X, y: {name!r} has {size} values, {names[0]!r} has {m}")
     if not m:
         p, q = len(schema.numbers), len(schema.choices)
-        return TableRows(np.empty((0, p), np.float32), np.empty((0, q), np.int32), np.empty(0))
+        return TableRows(np.empty((0, p)), np.empty((0, q), np.int32), np.empty(0))
     if schema.missing == "drop" and not fitting:
         schema = replace(schema, missing="mean")
     encoder = Encoder(table, replace(schema, time=None), need_target=y is not None, strict=True)

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from privfed.data.cohort import BYTES, Ids
 from privfed.data.tables.schema import Schema
+from privfed.data.user_identity import Identities
 from privfed.foundation.linalg import Array
 
-Numbers = NDArray[np.float32]
+Numbers = NDArray[np.float64]
 Codes = NDArray[np.int32]
 
 
@@ -38,6 +39,14 @@ class TableRows:
     def __len__(self) -> int:
         return len(self.y)
 
+    def reshaped(self, *shape: int) -> TableRows:
+        """Return the same rows in another shape."""
+        return TableRows(
+            self.numbers.reshape(*shape, self.numbers.shape[-1]),
+            self.codes.reshape(*shape, self.codes.shape[-1]),
+            self.y.reshape(shape),
+        )
+
 
 @dataclass(frozen=True)
 class Block:
@@ -45,6 +54,7 @@ class Block:
 
     Attributes:
         ids: public numbers (B,) of the users.
+        identities: identities (B,) of the users.
         rows: training rows (B, m).
         held: rows (t,) that only judge; None for real users.
         whose: place (t,) in the block of the user of each row in `held`.
@@ -52,6 +62,7 @@ class Block:
     """
 
     ids: Ids
+    identities: Identities
     rows: TableRows
     held: TableRows | None = None
     whose: NDArray[np.intp] | None = None
@@ -84,6 +95,7 @@ class RaggedCohort:
         width: numbers per encoded row, targets included; it decides how many users fit a block.
         schema: meaning of the columns; None if no algorithm needs it.
         truth: not None where held-out rows may be used to disclose errors, in simulations only.
+        named: identities (n,) of users who are registered by name; None: their numbers.
     """
 
     ids: Ids
@@ -94,12 +106,18 @@ class RaggedCohort:
     width: int
     schema: Schema | None = None
     truth: Any = None
+    named: Identities | None = None
 
     m = None
     """Users differ."""
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def identities(self) -> Identities:
+        """Identities (n,) of the users, which all randomness about them follows from."""
+        return self.ids.astype(np.uint64) if self.named is None else self.named
 
     @property
     def sizes(self) -> Ids:
@@ -121,6 +139,7 @@ class RaggedCohort:
         return replace(
             self,
             ids=self.ids[places],
+            named=self.identities[places],
             rows=rows,
             starts=starts,
             held=held,
@@ -171,7 +190,7 @@ class RaggedCohort:
     def _block(self, users: Ids, examples: Ids) -> Block:
         rows = self.rows[self.starts[users][:, None] + examples]
         if self.truth is None:
-            return Block(self.ids[users], rows)
+            return Block(self.ids[users], self.identities[users], rows)
         some = self[users]
         whose = np.repeat(np.arange(len(users)), np.diff(some.held_starts))
-        return Block(self.ids[users], rows, some.held, whose, self.truth)
+        return Block(self.ids[users], self.identities[users], rows, some.held, whose, self.truth)

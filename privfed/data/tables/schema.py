@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 
 from privfed.foundation.linalg import Array
 
+DENSE = 40
+"""Most values of a feature whose codes are columns of a dense matrix. Beyond, values are items."""
 MISSING_POLICIES = ("mean", "indicator", "drop", "refuse")
 
 Bounds = tuple[float, float]
@@ -108,6 +110,27 @@ class Schema:
         return np.array([size_of(f) for f in self.choices], dtype=np.int64)
 
     @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """First encoded column (q,) of each feature with codes."""
+        return np.asarray(self.d - np.cumsum(self.sizes[::-1])[::-1], dtype=np.int64)
+
+    @cached_property
+    def item_features(self) -> tuple[int, ...]:
+        """Places among `choices` of the features whose values are items: more than DENSE."""
+        return tuple(int(b) for b in np.flatnonzero(self.sizes > DENSE))
+
+    @cached_property
+    def items(self) -> NDArray[np.int64]:
+        """Encoded columns (L,) of items, feature after feature."""
+        blocks = [np.arange(self.sizes[b]) + self.starts[b] for b in self.item_features]
+        return np.concatenate([np.zeros(0, dtype=np.int64), *blocks])
+
+    @cached_property
+    def dense(self) -> NDArray[np.int64]:
+        """Encoded columns (p,) of everything else."""
+        return np.setdiff1d(np.arange(self.d), self.items)
+
+    @cached_property
     def d(self) -> int:
         """Number of encoded columns."""
         return len(self.numbers) * (1 + self.indicates) + int(self.sizes.sum())
@@ -138,6 +161,11 @@ class Schema:
     def outputs(self) -> int:
         """Number of scores per row: one for numbers and for two labels, else one per label."""
         return self.classes if self.classes > 2 else 1
+
+    @property
+    def width(self) -> int:
+        """Numbers per encoded row in memory: dense columns, one per item feature, outputs."""
+        return len(self.dense) + len(self.item_features) + 3 * self.outputs + 1
 
     def to_yaml(self) -> str:
         """Return the schema as a text that people can read and edit."""
@@ -193,7 +221,7 @@ def ordered(values: Iterable[str]) -> list[str]:
 
 def expand(
     schema: Schema,
-    numbers: NDArray[np.float32],
+    numbers: Array,
     codes: NDArray[np.int32],
     centre: Array,
     spread: Array,
@@ -219,13 +247,13 @@ def expand(
     X = np.zeros((math.prod(shape), schema.d))
     if p:
         scale = np.divide(1.0, spread, out=np.zeros(p), where=np.asarray(spread) > 0)
-        rows = np.asarray(numbers, dtype=np.float32).reshape(-1, p)
+        rows = np.asarray(numbers, dtype=np.float64).reshape(-1, p)
         with np.errstate(invalid="ignore"):  # an infinite number of a column without a spread
             scaled = np.clip((rows - np.asarray(centre, dtype=np.float64)) * scale, -limit, limit)
         X[:, :p] = np.nan_to_num(scaled, nan=0.0)
         if schema.indicates:
             X[:, p : 2 * p] = np.isnan(rows)
-    starts = schema.d - np.cumsum(schema.sizes[::-1])[::-1]
+    starts = schema.starts
     picks = np.asarray(codes, dtype=np.int32).reshape(len(X), q)
     for b in range(q):
         known = np.flatnonzero((picks[:, b] >= 0) & (picks[:, b] < schema.sizes[b]))

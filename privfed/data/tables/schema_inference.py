@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from privfed.data.tables.columns import distinct, parse_numbers
 from privfed.data.tables.options import Options
 from privfed.data.tables.schema import (
+    Bounds,
     Categorical,
     Feature,
     Hashed,
@@ -30,6 +32,11 @@ FREE_TEXT = 0.9
 """Fraction of the rows above which different values make a text column free text."""
 FEW_ROWS = 20
 """Least number of rows for that rule."""
+
+FEW_VALUES = 16
+"""Most different numbers of a column that takes its bounds from them, like categories."""
+OFTEN = 10
+"""How often each of them has to occur on average: a few measurements are not levels."""
 
 _THINGS = (
     "item|movie|film|product|song|track|artist|album|book|joke|article|category|genre|type|"
@@ -51,6 +58,9 @@ class Profile:
         whole: whether all numbers are whole.
         first_odd: row and text of the first value that is not a number.
         values: the different values; None if there are more than `most`.
+        low: smallest number.
+        high: largest number.
+        counts_rows: whether all numbers so far are the rows' own numbers, from 0 or 1.
     """
 
     most: int
@@ -60,6 +70,9 @@ class Profile:
     whole: bool = True
     first_odd: tuple[int, str] | None = None
     values: set[str] | None = field(default_factory=set)
+    low: float = math.inf
+    high: float = -math.inf
+    counts_rows: bool = True
 
     def add(self, first: int, column: Any, comma: bool) -> None:
         """Take in one batch of a column.
@@ -72,6 +85,13 @@ class Profile:
         parsed, odd = parse_numbers(column, comma)
         finite = parsed[np.isfinite(parsed)]
         strange = int(odd.sum())
+        if len(finite):
+            self.low = min(self.low, float(finite.min()))
+            self.high = max(self.high, float(finite.max()))
+        if self.counts_rows:
+            start = self.rows + np.arange(len(parsed))
+            gaps = parsed - start
+            self.counts_rows = bool(np.all(gaps == 0) if self.low == 0 else np.all(gaps == 1))
         self.rows += len(parsed)
         self.present += len(finite) + strange
         self.odd += strange
@@ -88,6 +108,13 @@ class Profile:
     def is_text(self) -> bool:
         """Whether at least half of the values are not numbers."""
         return 0 < self.present <= 2 * self.odd
+
+    @property
+    def bounds(self) -> Bounds | None:
+        """Smallest and largest of a few numbers that occur again and again; otherwise None."""
+        few = self.values is not None and 1 < len(self.values) <= FEW_VALUES
+        few = few and self.present >= OFTEN * len(self.values or ())
+        return (self.low, self.high) if few and not self.odd and self.low < self.high else None
 
     @property
     def is_free_text(self) -> bool:
@@ -220,8 +247,12 @@ class _Rules:
                 else ", left out"
             )
             return self._without(name, f"constant{hint}")
+        if numeric and not asked and profile.counts_rows and profile.rows >= FEW_ROWS:
+            return self._without(
+                name, f"counts the rows, left out (data.numeric=[{name}] keeps it)"
+            )
         if numeric and reason is None:
-            return Numeric(name, bounds)
+            return Numeric(name, bounds or profile.bounds)
         return self._choice(name, profile, reason or "")
 
     def target(self, name: str, profile: Profile) -> Target:
@@ -246,7 +277,7 @@ class _Rules:
             words = f"all targets are {min(values)!r}; there is nothing to learn"
             raise ConfigError(f"{self.table.path}: column {name!r}: {words}")
         if asked or not (labels or profile.is_text or (values is not None and len(values) == 2)):
-            return Target(name, None, bounds)
+            return Target(name, None, bounds or profile.bounds)
         if values is None:
             words = f"has more than {MOST_LABELS} different labels"
             hint = "is it the right column (data.target)?"
@@ -258,7 +289,7 @@ class _Rules:
         if not profile.whole:
             return None
         hint = f"data.numeric=[{name}] takes it as a number"
-        if self.alone:
+        if self.alone and profile.bounds is None:
             return f"the only feature, in whole numbers, so the name of an item ({hint})"
         return (
             f"whole numbers that are names, by the column's name ({hint})"
@@ -266,21 +297,19 @@ class _Rules:
             else None
         )
 
-    def _choice(self, name: str, profile: Profile, reason: str) -> Feature:
+    def _choice(self, name: str, profile: Profile, reason: str) -> Feature | None:
         options, most = self.options, self.options.most_categories
         feature: Feature
         if options.categories == "hash":
             feature = Hashed(name, options.buckets)
+        elif profile.is_free_text and not reason and name not in options.categorical:
+            hint = f"data.categorical=[{name}] keeps it"
+            return self._without(name, f"free text, hardly any value twice, left out ({hint})")
         elif profile.values is None:
-            hashed = f"hashed into {most} buckets (data.most_categories)"
+            hashed = f"hashed into {most} buckets, which mixes values (data.most_categories)"
             more = f"more than {most} different values, {hashed}"
             reason = f"{reason}; {more}" if reason else more
             feature = Hashed(name, most)
-        elif profile.is_free_text and not reason and name not in options.categorical:
-            hashed = f"hashed into {options.buckets} buckets"
-            hint = "(data.buckets; data.ignore leaves it out)"
-            reason = f"hardly any value twice, {hashed} {hint}"
-            feature = Hashed(name, options.buckets)
         else:
             feature = Categorical(name, tuple(ordered(profile.values)))
         if reason:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from privfed.data.tables.forgiving_text import ForgivingStream
 from privfed.foundation.errors import ConfigError
 
 MISSING = ("", "NA", "N/A", "n/a", "<NA>", "NaN", "nan", "null", "NULL", "None", "?", "-")
@@ -95,18 +96,20 @@ class CsvTable(TableReader):
     Args:
         path: the file.
         zipped: whether it is compressed by gzip.
+        forgiving: whether a damaged line harms nothing but itself
+            (see :mod:`privfed.data.tables.forgiving_text`), rather than being an error.
 
     Raises:
         ConfigError: if it is empty or no text.
     """
 
-    def __init__(self, path: Path, zipped: bool):
-        self.path, self.zipped = path, zipped
+    def __init__(self, path: Path, zipped: bool, forgiving: bool = False):
+        self.path, self.zipped, self.forgiving = path, zipped, forgiving
         with self._guard(), self._open() as file:
             raw = file.read(HEAD)
         if not raw.strip():
             raise ConfigError(f"{path}: is empty")
-        if b"\0" in raw:
+        if b"\0" in (raw.partition(b"\n")[0] if forgiving else raw):
             raise ConfigError(f"{path}: is neither CSV in UTF-8 nor Parquet (it has zero bytes)")
         head = raw.decode("utf-8-sig", errors="replace").lstrip("\r\n")
         found = Counter(_unquoted(head.splitlines()[0]))
@@ -127,22 +130,25 @@ class CsvTable(TableReader):
             null_values=list(MISSING),
             strings_can_be_null=True,
         )
-        parse = pa.csv.ParseOptions(delimiter=self.separator, newlines_in_values=True)
+        parse = pa.csv.ParseOptions(
+            delimiter=self.separator,
+            newlines_in_values=not self.forgiving,
+            invalid_row_handler=(lambda row: "skip") if self.forgiving else None,
+        )
         options = {
             "parse_options": parse,
             "convert_options": convert,
             "read_options": pa.csv.ReadOptions(block_size=BLOCK),
         }
         first, last = 0, None
-        with (
-            self._guard(),
-            pa.input_stream(str(self.path), compression="gzip" if self.zipped else None) as stream,
-        ):
+        with self._guard(), self._stream() as stream:
             for batch in pa.csv.open_csv(stream, **options):
                 if len(batch):
                     yield first, {name: batch.column(raw[name]) for name in names}
                     first, last = first + len(batch), batch.slice(len(batch) - 1)
-        if last is not None and any("\n" in str(value) for value in last.to_pylist()[0].values()):
+        if self.forgiving or last is None:
+            return
+        if any("\n" in str(value) for value in last.to_pylist()[0].values()):
             self._inspect()
 
     def place(self, row: int) -> str:  # noqa: D102
@@ -191,6 +197,12 @@ class CsvTable(TableReader):
                 f"{self.path}: after line {line}: {error} (a quote that is never closed?)"
             ) from error
 
+    def _stream(self) -> Any:
+        """Return what Arrow reads."""
+        if self.forgiving:
+            return arrow().PythonFile(ForgivingStream(self._open(), self.separator), mode="r")
+        return arrow().input_stream(str(self.path), compression="gzip" if self.zipped else None)
+
     def _open(self) -> Any:
         return gzip.open(self.path) if self.zipped else self.path.open("rb")
 
@@ -199,10 +211,15 @@ class CsvTable(TableReader):
 
 
 class ParquetTable(TableReader):
-    """Columns with types of their own."""
+    """Columns with types of their own.
 
-    def __init__(self, path: Path):
-        self.path = path
+    Args:
+        path: the file.
+        forgiving: whether text that is not UTF-8 harms nothing but its cell.
+    """
+
+    def __init__(self, path: Path, forgiving: bool = False):
+        self.path, self.forgiving = path, forgiving
         with _Guard(path), arrow().parquet.ParquetFile(path) as file:
             self.header = tuple(file.schema_arrow.names)
             self.types = dict(zip(self.header, file.schema_arrow.types, strict=True))
@@ -221,7 +238,10 @@ class ParquetTable(TableReader):
         with _Guard(self.path), pa.parquet.ParquetFile(self.path) as file:
             for batch in file.iter_batches(batch_size=ROWS, columns=list(names)):
                 if len(batch):
-                    yield first, {name: batch.column(name) for name in names}
+                    columns = {name: batch.column(name) for name in names}
+                    if self.forgiving:
+                        columns = {name: _readable(column) for name, column in columns.items()}
+                    yield first, columns
                     first += len(batch)
 
 
@@ -256,11 +276,12 @@ class _Guard:
             ) from error
 
 
-def open_table(given: str | Path) -> TableReader:
+def open_table(given: str | Path, forgiving: bool = False) -> TableReader:
     """Open the table in a file. Its name does not matter.
 
     Args:
         given: path of the file.
+        forgiving: whether a damaged line of text harms nothing but itself.
 
     Raises:
         ConfigError: if it cannot be read, is neither CSV nor Parquet, or repeats a column's name.
@@ -283,12 +304,28 @@ def open_table(given: str | Path) -> TableReader:
     if magic.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise ConfigError(f"{path}: is UTF-16 text; save the table as UTF-8")
     table = (
-        ParquetTable(path) if magic == b"PAR1" else CsvTable(path, magic.startswith(b"\x1f\x8b"))
+        ParquetTable(path, forgiving)
+        if magic == b"PAR1"
+        else CsvTable(path, magic.startswith(b"\x1f\x8b"), forgiving)
     )
     twice = [name for name, count in Counter(table.header).items() if count > 1 and name]
     if twice:
         raise ConfigError(f"{path}: two columns are called {twice[0]!r}")
     return table
+
+
+def _readable(column: Any) -> Any:
+    """Return an Arrow column in which text that is not UTF-8 is replaced."""
+    pa = arrow()
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return column
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        values = column.cast(pa.large_binary()).to_pylist()
+        texts = [None if value is None else value.decode(errors="replace") for value in values]
+        return pa.array(texts, pa.string())
+    return column
 
 
 def _text_size(path: Path, zipped: bool) -> int:

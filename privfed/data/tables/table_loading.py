@@ -32,7 +32,7 @@ def read_table(
     Raises:
         ConfigError: if the settings or the file cannot be used.
     """
-    table = open_table(str(options.path))
+    table = open_table(str(options.path), forgiving=options.schema is not None)
     if options.schema is None:
         check_memory(
             table, len(options.features or set(table.header).difference(options.ignore)), memory
@@ -67,7 +67,8 @@ def read_rows_for(
     Raises:
         ConfigError: if the file cannot be read, lacks a column or has a cell that does not fit.
     """
-    table = open_table(path)
+    lenient = schema.declared if strict is None else not strict
+    table = open_table(path, forgiving=lenient)
     for feature in schema.features:
         require(table, feature.name, "a feature")
     if need_target:
@@ -84,9 +85,7 @@ def read_rows_for(
     ]
     names = [name for name in dict.fromkeys(wanted) if name in table.header]
     check_memory(table, len(schema.features), memory)
-    encoder = Encoder(
-        table, schema, need_target, strict=not schema.declared if strict is None else strict
-    )
+    encoder = Encoder(table, schema, need_target, strict=not lenient)
     for first, columns in table.batches(names):
         encoder.add(first, columns)
     return encoder.finish()

@@ -1,31 +1,33 @@
 """Users of a table: rows grouped by user, some of each user's rows held out, compact in memory.
 
 Which rows are held out, and which are used where there are too many, depends on the seed, the
-user's place among the sorted names and the user's own rows. It is the same in every process and for
-any rows of other users. With a time column the last rows are held out; otherwise random ones. Users
-with too few rows to hold any out are trained on and not judged.
+user's own name and the user's own rows. It is the same in every process, for any order of the file,
+and whoever the other users are. With a time column the last rows are held out; otherwise random
+ones. Users with too few rows to hold any out are trained on and not judged.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privfed.data.cohort import Ids, spread_evenly
 from privfed.data.evaluation_bins import LOGARITHMIC, UNIT, Scale
+from privfed.data.row_order import row_order
 from privfed.data.source import DataSource
 from privfed.data.tables.ragged_cohort import RaggedCohort, TableRows
 from privfed.data.tables.schema import Schema
 from privfed.data.tables.table_loading import EncodedTable, Options, read_table
+from privfed.data.user_identity import Identities, identities_of
 from privfed.foundation.constraints import FLAG, WHOLE, Number, Whole
 from privfed.foundation.errors import ConfigError
-from privfed.foundation.seeding import generator
+from privfed.privacy.account_place import set_of
 
 WATCHED = 500
 """Users whose held-out rows show the progress of training, in simulations."""
@@ -67,7 +69,7 @@ class Table(DataSource):
         ConfigError: if the settings or the file cannot be used.
     """
 
-    personal = True
+    personal, named, real = True, True, True
     schema: Schema
 
     def __init__(
@@ -103,20 +105,30 @@ class Table(DataSource):
             digest.update(b"" if array is None else np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
 
+    def identity(self) -> list[str]:
+        """Return the path of the file, and the set of its users; see :class:`DataSource`.
+
+        Rows may be added and corrected, users may join, and the file may move: as long as one of
+        the two stays, the data are recognised.
+        """
+        users = set_of(self.frame.names)
+        return [
+            f"file {os.path.realpath(str(self.options.path))}",
+            f"users of column {self.schema.user}: {users}",
+        ]
+
+    @cached_property
+    def _identities(self) -> Identities:
+        return identities_of(self.frame.names)
+
     @cached_property
     def _rows(self) -> tuple[TableRows, Ids, TableRows, Ids]:
         """Training rows and held-out rows by user, each with the edges (n + 1,) between users."""
         frame = self.frame
-        order = np.argsort(frame.who, kind="stable")
-        who = frame.who[order].astype(np.int64)
-        counts = np.bincount(who, minlength=self.n)
-        starts = np.concatenate([[0], np.cumsum(counts)])
-        place = np.arange(len(who)) - np.repeat(starts[:-1], counts)
-        order = order[
-            np.lexsort(
-                (lots(self.seed, who, place) if frame.time is None else frame.time[order], who)
-            )
-        ]
+        contents = (frame.numbers, frame.codes, frame.target)
+        order = row_order(self.seed, self._identities, frame.who, contents, frame.time)
+        counts = np.bincount(frame.who, minlength=self.n)
+        place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
         # The last rows of each user are held out. Of the others the last ones are used, up to
         # most_rows: the latest with a time column, otherwise random ones.
         judged = np.floor(self.test * counts).astype(np.int64)
@@ -140,9 +152,10 @@ class Table(DataSource):
             starts=starts[first : last + 1] - a,
             held=held[c:e],
             held_starts=held_starts[first : last + 1] - c,
-            width=self.schema.d + self.schema.outputs,
+            width=self.schema.width,
             schema=self.schema,
             truth=TableTruth(self.scale) if self.simulated else None,
+            named=self._identities[first:last],
         )
 
     def empty(self) -> RaggedCohort:
@@ -187,29 +200,6 @@ class Table(DataSource):
             many = f"{capped:,} users have {self.most_rows:,} rows or more"
             notes.append(f"{many}; only so many of each are used (data.most_rows).")
         return notes
-
-
-def lots(seed: int, who: Ids, place: Ids) -> NDArray[np.uint64]:
-    """Return random numbers (N,) by each row's user and its place among that user's rows.
-
-    They must not depend on other users' numbers of rows. Otherwise the rows of one user would
-    decide which rows of another user are used, and move more than one user's contribution.
-
-    Args:
-        seed: seed of the run.
-        who: user (N,) of each row.
-        place: place (N,) of each row among its user's rows.
-    """
-    key = generator(seed, "table rows").integers(2**64, dtype=np.uint64)
-    return _mixed(_mixed(key + who.astype(np.uint64)) + place.astype(np.uint64))
-
-
-def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Apply the finaliser of SplitMix64 (Steele, Lea and Flood 2014), which mixes all bits."""
-    x = x * np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(x ^ (x >> np.uint64(31)))
 
 
 _READ: dict[tuple[object, ...], tuple[Schema, EncodedTable]] = {}

@@ -50,20 +50,43 @@ def test_other_peoples_numbers_are_not_looked_at(read):
         ("a,b\n1,2\n", "no column 'target'"),
         ("a,Target\n1,2\n", "did you mean 'Target'"),
         ("a,a,target\n1,1,2\n", "appears twice"),
-        ("a,target\n1,2,3\n", "line 2 has 3 values, the header 2"),
-        ("a,target\n1,2\n\n,3\n", "line 4, column 'a': ''"),
-        ("a,target\n1,nan\n", "line 2, column 'target': 'nan'"),
-        ("a,target\ninf,1\n", "'inf' is not a finite number"),
-        ("a,target\n1e999,1\n", "'1e999' is not a finite number"),
         ("user,a,target\nbob,1,2\n", "no rows of user 'alice'"),
-        (b"a,target\n\xff,1\n", "cannot be read"),
-        (b"a,target\n1,\0\n", "line|NUL"),
     ],
 )
 def test_files_that_cannot_be_used(read, text, words):
     with pytest.raises(ConfigError, match=words) as refusal:
         read(text, user="alice")
     assert "mine.csv" in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"1,2,3", "line 3 has 3 values, the header 2"),
+        (b",3", "line 3, column 'a': ''"),
+        (b"1,nan", "line 3, column 'target': 'nan'"),
+        (b"inf,1", "'inf' is not a finite number"),
+        (b"1e999,1", "'1e999' is not a finite number"),
+        (b"\xff,1", "line 3, column 'a'"),
+        (b"1,\0", "line 3, column 'target'"),
+        (b'"1,2', "line 3"),
+        (b'1"2,"3', "line 3"),
+        (b"1" * 200_000 + b",1", "line 3"),
+        (b"7" * 3_000_000, "line 3"),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_left_out_alone_and_its_owner_is_told(read, line, words):
+    """Whatever one line holds, all other rows are the same, and nothing stops."""
+    said = []
+    X, y = read(b"a,target\n1,2\n" + line + b"\n3,4\n", user="alice", say=said.append)["alice"]
+    np.testing.assert_array_equal(np.column_stack([X, y]), [[1, 2], [3, 4]])
+    assert len(said) == 1 and words in said[0]
+
+
+def test_a_user_all_of_whose_rows_are_left_out_is_still_there(read):
+    assert read("a,target\n1,nan\n", user="alice")["alice"][0].shape == (0, 1)
+    both = read("user,a,target\nbob,1,2\nzoe,x,2\n")
+    assert both["bob"][0].shape == (1, 1) and both["zoe"][0].shape == (0, 1)
 
 
 def test_several_users_need_a_column_that_says_whose_row_it_is(read):

@@ -49,14 +49,12 @@ def check_people(schema, frame):
     assert schema.target == Target("y") and not schema.declared
     assert frame.names == ("ann", "bob") and len(frame) == 3
     np.testing.assert_array_equal(frame.who, [1, 0, 1])
-    np.testing.assert_array_equal(
-        frame.numbers, np.array([[30], [math.nan], [41.5]], dtype=np.float32)
-    )
+    np.testing.assert_array_equal(frame.numbers, np.array([[30], [math.nan], [41.5]]))
     np.testing.assert_array_equal(frame.codes, [[1], [0], [-1]])
     np.testing.assert_array_equal(frame.target, [1.5, 2, 3])
     assert (
         frame.time is None
-        and frame.numbers.dtype == np.float32
+        and frame.numbers.dtype == np.float64
         and frame.codes.dtype == frame.who.dtype == np.int32
     )
     assert frame.notes == (
@@ -118,9 +116,7 @@ def test_batches_make_no_difference(read, monkeypatch):
         np.testing.assert_array_equal(getattr(same, name), getattr(frame, name))
     cells = [line.split(",") for line in lines]
     assert [frame.names[i] for i in frame.who] == [cell[0] for cell in cells]
-    np.testing.assert_array_equal(
-        frame.numbers[:, 0], np.array([float(cell[1]) for cell in cells], dtype=np.float32)
-    )
+    np.testing.assert_array_equal(frame.numbers[:, 0], np.array([float(cell[1]) for cell in cells]))
     assert [schema.features[1].values[code] for code in frame.codes[:, 0]] == [
         cell[2] for cell in cells
     ]
@@ -175,11 +171,35 @@ def test_too_many_values_are_hashed(read):
     assert feature == Hashed("x", 4) and "more than 4 different values" in frame.notes[0]
     assert frame.codes[:, 0].tolist() == [bucket(f"v{i % 5}", 4) for i in range(40)]
     feature, frame = column(read, [f"name {i}" for i in range(40)])
-    assert feature == Hashed("x", 64) and "hardly any value twice" in frame.notes[0]
+    assert feature is None and "free text, hardly any value twice, left out" in frame.notes[0]
     assert isinstance(
         column(read, [f"name {i}" for i in range(40)], categorical=["x"])[0], Categorical
     )
     assert column(read, ["a", "b", "a"], categories="hash", buckets=7)[0] == Hashed("x", 7)
+
+
+def test_a_few_numbers_that_occur_again_and_again_have_bounds(read):
+    assert column(read, [i % 5 for i in range(60)])[0] == Numeric("x", (0.0, 4.0))
+    assert column(read, [i % 2 for i in range(60)])[0] == Numeric("x", (0.0, 1.0))
+    assert column(read, [i % 20 for i in range(400)])[0] == Numeric("x", None), "too many"
+    assert column(read, [i % 5 for i in range(30)])[0] == Numeric("x", None), "too rarely"
+    given = column(read, [i % 5 for i in range(60)], bounds={"x": [0, 10]})[0]
+    assert given == Numeric("x", (0.0, 10.0))
+    schema, _ = read({"user": [1, 2] * 30, "a": [0.5, 1.5] * 30, "y": [1, 2, 3] * 20})
+    assert schema.target.bounds == (1.0, 3.0)
+
+
+def test_a_column_that_counts_the_rows_is_left_out(read):
+    for start in (0, 1):
+        feature, frame = column(read, list(range(start, start + 40)))
+        assert feature is None and "counts the rows, left out" in frame.notes[0]
+    assert column(read, list(range(40)), numeric=["x"])[0] == Numeric("x", None)
+    assert column(read, [*range(39), 7])[0] == Numeric("x", None)
+
+
+def test_large_numbers_keep_their_digits(read):
+    _, frame = column(read, [1e15 + i for i in range(5)])
+    np.testing.assert_array_equal(np.diff(frame.numbers[:, 1]), 1.0)
 
 
 def test_columns_that_tell_nothing(read):
@@ -199,7 +219,7 @@ def test_numbers_in_odd_spellings(read):
         read, ["+5", ".5", "5.", "1e3", "-", "inf", "1e999", " 7 ", "?", "-Infinity", "1e39"]
     )
     expected = [5, 0.5, 5, 1000, *[math.nan] * 3, 7, *[math.nan] * 3]
-    np.testing.assert_array_equal(frame.numbers[:, 1], np.array(expected, dtype=np.float32))
+    np.testing.assert_array_equal(frame.numbers[:, 1], np.array(expected))
     assert "x: 4 values are infinite; they count as missing" in frame.notes
 
 
@@ -291,9 +311,7 @@ def test_with_a_declared_schema_no_cell_is_an_error(read, tmp_path):
     )
     schema, frame = read(text, schema=str(tmp_path / "s.yaml"))
     assert schema.declared and frame.names == ("1.5", "b", "c") and frame.who.tolist() == [1, 2, 0]
-    np.testing.assert_array_equal(
-        frame.numbers[:, 0], np.array([math.nan, 7, math.nan], dtype=np.float32)
-    )
+    np.testing.assert_array_equal(frame.numbers[:, 0], np.array([math.nan, 7, math.nan]))
     assert frame.codes.tolist() == [[1, bucket("q", 4)], [-1, -1], [0, bucket("q", 4)]]
     assert frame.target.tolist() == [1, 3, 5]
     assert {

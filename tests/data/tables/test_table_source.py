@@ -11,8 +11,9 @@ from support.sources import source
 from support.tables import write
 
 from privfed.config.option_groups import CONF
+from privfed.data.row_order import lots
 from privfed.data.tables.options import Options
-from privfed.data.tables.table_source import Table, lots
+from privfed.data.tables.table_source import Table
 from privfed.foundation.errors import ConfigError
 
 DEFAULTS = yaml.safe_load((CONF / "data/table.yaml").read_text())
@@ -99,7 +100,7 @@ def test_one_users_rows_do_not_decide_which_of_anothers_are_used(table, settings
 
 
 def test_lots_are_even_and_unrelated():
-    who, place = np.repeat(np.arange(300), 100), np.tile(np.arange(100), 300)
+    who, place = np.repeat(np.arange(300, dtype=np.uint64), 100), np.tile(np.arange(100), 300)
     u = (lots(0, who, place) / 2.0**64).reshape(300, 100)
     assert abs(u.mean() - 0.5) < 0.01 and abs(u.std() - 12**-0.5) < 0.01
     for a, b in (
