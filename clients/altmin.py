@@ -37,6 +37,7 @@ from privfed.foundation.constraints import POSITIVE, Choice
 from privfed.foundation.linalg import Array, svec
 from privfed.kernels.least_squares import leave_one_out_heads, lstsq
 from privfed.privacy.clipping import Dense, Scaled, clip_factors
+from privfed.privacy.summation import sum_of_products
 
 
 class AltMinClient(LinearClient):
@@ -113,4 +114,4 @@ class Moments:
         _, m, k = self.V.shape
         V = self.V * np.sqrt(clip_factors(self.norms, clip) / m)[:, None, None]
         rows = (V[..., None] * self.X[:, :, None, :]).reshape(-1, k * self.X.shape[2])
-        return svec(rows.T @ rows), self.norms
+        return svec(sum_of_products(rows, rows)), self.norms

@@ -7,6 +7,7 @@
 `two-batches` is the paper's: two disjoint batches B, B' redrawn every round. `leave-one-out` uses
 every example both ways and still never judges a head by an example it has seen: v_(-j) is fitted
 without example j. Both are written for a block of users, so every array has one more, leading axis.
+`posterior` is for few users: see clients/posterior_fedrep.py.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from typing import Annotated, Any
 import numpy as np
 from flwr.common import NDArrays
 
+from clients.posterior_fedrep import PosteriorFedRepClient
 from privfed.algorithm.announcement import Announcement
 from privfed.algorithm.client import task
 from privfed.algorithm.linear_client import LinearClient
 from privfed.data.cohort import BYTES, Cohort, Ids, draws
-from privfed.foundation.constraints import Choice
+from privfed.foundation.constraints import AT_LEAST_ZERO, Choice
 from privfed.foundation.errors import ConfigError, check_number
 from privfed.foundation.linalg import Array
 from privfed.kernels.gradients import (
@@ -63,7 +65,7 @@ class FedRepClient(LinearClient):
         self,
         cohort: Cohort,
         init: Any,
-        estimator: Annotated[str, Choice("leave-one-out", "two-batches")],
+        estimator: str,
         train: str,
         heads: str,
         head_batch: int | None,
@@ -91,7 +93,7 @@ class FedRepClient(LinearClient):
         self, block: Cohort, shared: NDArrays, told: Announcement, loss: float = 1.0
     ) -> Contributions:
         """Return G_i^T (k, d) by two disjoint batches, of `loss` times the mean squared error."""
-        drawn = draws(told.seed, block.ids, block.y.shape[1], "batches", told.round)
+        drawn = draws(told.seed, block.identities, block.y.shape[1], "batches", told.round)
         batches = split_batches(drawn, self.b_head, self.b)
         weight = 2.0 * loss / self.b
         return Gradients(two_batches, block.X, block.y, shared[0], weight, batches)
@@ -127,3 +129,19 @@ def batch_sizes(m: int, m0: int, head_batch: int | None, batch: int | None) -> t
             f"{m0} examples",
         )
     return head_batch, batch
+
+
+def fedrep_client(
+    cohort: Cohort,
+    init: Any,
+    estimator: Annotated[str, Choice("leave-one-out", "two-batches", "posterior")],
+    train: str,
+    heads: str,
+    head_batch: int | None,
+    batch: int | None,
+    noise: Annotated[float, AT_LEAST_ZERO],
+) -> LinearClient:
+    """Return the user side for an estimator; its settings are those of conf/algo/fedrep.yaml."""
+    if estimator == "posterior":
+        return PosteriorFedRepClient(cohort, init, train, heads, noise)
+    return FedRepClient(cohort, init, estimator, train, heads, head_batch, batch)

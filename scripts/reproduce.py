@@ -11,11 +11,12 @@ import argparse
 import time
 from typing import Any
 
-from figures import centaur, jl, networks, pmpr, rgrad
+from figures import centaur, few_users, jl, networks, pmpr, rgrad
 from figures.common import Figure, assemble, write
 
 FIGURES: dict[str, Figure] = {
     **pmpr.FIGURES,
+    **few_users.FIGURES,
     **centaur.FIGURES,
     **networks.FIGURES,
     **jl.FIGURES,

@@ -10,6 +10,8 @@ mu_t = 2 psi / std, and all rounds with the initialiser cost mu^2 = sum_t mu_t^2
 
 `step` gives eta_t in units of 1/psi. Early rounds, in which most gradients are clipped, then move
 U by about `step`, whatever the scale of the data.
+
+`estimator=posterior` is for few users: see strategies/posterior_fedrep.py.
 """
 
 from __future__ import annotations
@@ -19,9 +21,20 @@ from typing import Annotated
 from privfed.algorithm.phases import Phase, Sum
 from privfed.algorithm.strategy import PrivateStrategy
 from privfed.federation.federation import Federation
-from privfed.foundation.constraints import POSITIVE, Rounds
+from privfed.foundation.constraints import (
+    AT_LEAST_ZERO,
+    FLAG,
+    POSITIVE,
+    WHOLE,
+    Choice,
+    Key,
+    Rounds,
+)
 from privfed.foundation.linalg import Array, retraction
 from privfed.privacy.settings import Clip
+from strategies.posterior_fedrep import PosteriorFedRep
+
+USUAL_ROUNDS = 30
 
 
 class FedRep(PrivateStrategy):
@@ -51,3 +64,21 @@ class FedRep(PrivateStrategy):
         eta = self.eta if self.eta is not None else self.relative_step / psi
         U = self.shared[0]
         return [retraction(U - eta * self.decay ** (t - 1) * G.T)]
+
+
+def fedrep(
+    federation: Federation,
+    rounds: Annotated[int, WHOLE, Key("rounds")] | None,
+    clip: Clip,
+    step: Annotated[float, POSITIVE],
+    decay: Annotated[float, POSITIVE],
+    eta: Annotated[float, POSITIVE] | None,
+    estimator: Annotated[str, Choice("leave-one-out", "two-batches", "posterior")],
+    m: Annotated[int, WHOLE],
+    noise: Annotated[float, AT_LEAST_ZERO],
+    force: Annotated[bool, FLAG],
+) -> PrivateStrategy:
+    """Return the server side for an estimator; its settings are those of conf/algo/fedrep.yaml."""
+    if estimator == "posterior":
+        return PosteriorFedRep(federation, rounds, m, noise, force)
+    return FedRep(federation, rounds or USUAL_ROUNDS, clip, step, decay, eta)

@@ -16,7 +16,7 @@ noise in the r (d1 + d2 - r) dimensions that matter. SVD_r is exact by two thin 
 a 2r x 2r core: O((d1 + d2) r^2) per round, without any d1 x d2 matrix.
 
 Sensitivity and budget (calibration=clipped): a user's vector has norm at most psi. Replacing a user
-(or only its labels: neighbouring=weak) moves the sum by at most 2 psi; adding or removing one by
+(or only its labels: neighbouring=weak) moves the sum by at most 2 psi; emptying the data of one by
 psi, whatever the data. A release with noise std costs mu_t = sensitivity / std, and everything
 together, initialiser and clip norms included, mu^2 = sum_t mu_t^2.
 
@@ -48,7 +48,7 @@ from privfed.foundation.constraints import POSITIVE, Choice, Rounds
 from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import Array, low_rank_retraction
 from privfed.privacy.bounds import AssumedSensitivity
-from privfed.privacy.neighbouring import ADD_REMOVE, REPLACE_ONE, WEAK
+from privfed.privacy.neighbouring import REPLACE_ONE, WEAK, ZERO_OUT
 from privfed.privacy.settings import Clip
 from strategies.initialisers.regression import RegressionStart
 from strategies.rgrad_sensitivity import ASSUMPTION, GaussianDesign
@@ -58,7 +58,7 @@ class RGrad(PrivateStrategy):
     """Noisy Riemannian gradient steps on the matrices of rank r."""
 
     publishes = ("U", "S", "V")
-    relations: tuple[str, ...] = (REPLACE_ONE, ADD_REMOVE, WEAK)
+    relations: tuple[str, ...] = (REPLACE_ONE, ZERO_OUT, WEAK)
 
     def __init__(
         self,

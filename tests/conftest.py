@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import itertools
+import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -18,8 +23,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without job control starts background commands so; tests of Ctrl-C need the default.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+STATE = Path(tempfile.mkdtemp(prefix="privfed-state-"))
+"""No test may write into the home of whoever runs it: accounts are kept here."""
+atexit.register(shutil.rmtree, STATE, ignore_errors=True)
+os.environ["PRIVFED_STATE"] = str(STATE / "shared")
+FOLDERS = itertools.count()
+
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = ("data.n=300", "data.d=8", "data.m=6", "rounds=3")
+
+
+@pytest.fixture(autouse=True)
+def own_state(monkeypatch):
+    """Every test has accounts of its own; fixtures of modules share theirs."""
+    folder = STATE / str(next(FOLDERS))
+    monkeypatch.setenv("PRIVFED_STATE", str(folder))
+    return folder
 
 
 @pytest.fixture

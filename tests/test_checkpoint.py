@@ -16,6 +16,7 @@ from privfed.config.saved_config import recall
 from privfed.experiment import checkpoint
 from privfed.experiment.wiring import Experiment
 from privfed.federation.roster import Roster
+from privfed.federation.user_state import private_folder
 from privfed.foundation.errors import BudgetError, ConfigError
 from privfed.report.run_files import keep_previous, write_config, write_run
 
@@ -116,9 +117,8 @@ def test_a_step_that_secure_noise_has_paid_for_is_given_up_and_stays_paid(tmp_pa
     paid = ledger_of(folder)
     experiment, outcome = resumed(folder)
     assert ledger_of(folder) == paid, "the last step was paid for, and is not made again"
-    asked = experiment.federation.asked(
-        experiment.strategy.plan[-1].phase.groups, experiment.strategy.plan[-1].group
-    )
+    step = experiment.strategy.plan[-1]
+    asked = experiment.federation.asked(step.phase.groups, step.group)
     assert outcome.rows[-1]["missing_users"] == sum(asked.values()) and len(outcome.rows) == steps
     assert outcome.result["privacy"]["releases"] == len(paid)
     assert (
@@ -241,10 +241,10 @@ def test_an_earlier_run_is_kept_with_what_its_users_remember(tmp_path):
 def test_an_earlier_run_is_kept_with_all_it_needs_to_be_resumed(tmp_path):
     folder = tmp_path / "run"
     started(folder, after=2)
-    Roster.of_simulated(300, 2).save(folder / "roster.json")
+    Roster.of_simulated(300, 2).save(private_folder(folder) / "roster.json")
     keep_previous(folder)
     assert [path.name for path in folder.iterdir()] == ["previous-1"]
     kept = {path.name for path in (folder / "previous-1").iterdir()}
-    assert kept == {"ledger.jsonl", checkpoint.FILE, "config.yaml", "roster.json"}
+    assert kept == {"ledger.jsonl", checkpoint.FILE, "config.yaml", "private"}
     whole = started(tmp_path / "whole")[1]
     np.testing.assert_array_equal(resumed(folder / "previous-1")[1].model["U"], whole.model["U"])

@@ -20,7 +20,7 @@ class Record:
     """Keeps what a store is told."""
 
     def __init__(self):
-        self.told, self.created, self.fail = [], [], ""
+        self.told, self.created, self.tags, self.fail = [], [], {}, ""
 
     def module(self):
         """A package that looks like MLflow."""
@@ -46,6 +46,9 @@ class Record:
                 if record.fail == "log_batch":
                     raise OSError("the store\nis gone")
                 record.told.append((run, list(metrics), list(params)))
+
+            def set_tag(self, run, key, value):
+                record.tags[key] = value
 
             def set_terminated(self, run, end_time):
                 record.ended = run
@@ -86,6 +89,7 @@ def test_mlflow_gets_the_settings_the_steps_and_the_result(store, tmp_path):
     assert ("final_mse", result["metrics"]["mse"]) in [
         metric[:2] for metric in metrics
     ] and store.ended == "id1"
+    assert store.tags["guarantee"] == "simulation" and store.tags["would_be"] == "worst-case"
     public = set(COLUMNS) | {
         f"final_{name}" for name in (*result["metrics"], *result["time"], "epsilon")
     }

@@ -26,6 +26,7 @@ from privfed.foundation.constraints import POSITIVE
 from privfed.foundation.linalg import Array, svec
 from privfed.kernels.tolerances import CANCELLATION
 from privfed.privacy.clipping import clip_factors
+from privfed.privacy.summation import sum_of_products, widened
 
 
 class PairsTask:
@@ -72,6 +73,6 @@ class PairMoments:
     def clipped(self, clip: float) -> tuple[Array, Array]:
         """Return svec of the clipped sum (d (d + 1) / 2,), and the norms (B,)."""
         _, p, d = self.A.shape
-        c = np.repeat(clip_factors(self.norms, clip) / p, p)
-        W = self.A.reshape(-1, d).T @ (c[:, None] * self.B.reshape(-1, d))
+        c = np.repeat(clip_factors(self.norms * widened(d, 2 * p), clip) / p, p)
+        W = sum_of_products(self.A.reshape(-1, d), c[:, None] * self.B.reshape(-1, d))
         return svec((W + W.T) / 2.0), self.norms

@@ -43,7 +43,9 @@ class PowerMethodTask:
         block = block.exact()
         X, y = block.X, block.y
         if self.batch is not None and self.batch < y.shape[1]:
-            drawn = draw_orders(told.seed, told.round, block.ids, y.shape[1])[:, : self.batch]
+            drawn = draw_orders(told.seed, told.round, block.identities, y.shape[1])[
+                :, : self.batch
+            ]
             X, y = np.take_along_axis(X, drawn[..., None], 1), np.take_along_axis(y, drawn, 1)
         y2, (B, m, d) = y**2, X.shape
         copies = np.concatenate(list(shared[0]), axis=1)

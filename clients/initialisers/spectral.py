@@ -30,6 +30,7 @@ from privfed.data.cohort import Cohort
 from privfed.foundation.linalg import Array, svec
 from privfed.kernels.second_moments import second_moments
 from privfed.privacy.clipping import clip_factors
+from privfed.privacy.summation import sum_of_products, widened
 
 
 class SpectralTask:
@@ -62,11 +63,12 @@ class SecondMoments:
     def clipped(self, clip: float) -> tuple[Array, Array]:
         """Return svec of the clipped sum (d (d + 1) / 2,), and the norms (B,)."""
         d = self.A.shape[2]
-        c = clip_factors(self.norms, clip) * self.scale
+        norms = self.norms * widened(d, self.A.shape[1] + self.s.shape[1])
+        c = clip_factors(norms, clip) * self.scale
 
         def weighted(F: Array) -> Array:
             rows = (np.sqrt(c)[:, None, None] * F).reshape(-1, d)
-            return np.asarray(rows.T @ rows)  # symmetric to BLAS, which does half the work
+            return sum_of_products(rows, rows)
 
         Z = weighted(self.s) - weighted(self.A)
         return svec(Z), self.norms

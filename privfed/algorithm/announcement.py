@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -21,11 +22,12 @@ class Announcement:
         clips: clip norm of each sum, in the order in which sums are sent; 0 where not known yet.
         release: whether sums are sent, or only what measures their norms.
         measure: how norms are measured; empty: not at all.
-        users: number of users who are divided into groups; 0 without groups.
         groups: number of disjoint groups; 0 without groups.
         group: number of the group that takes part; None means everybody.
         sampling: probability with which each user takes part, by its own coin.
         secret: whether coins come from the operating system rather than from the seed.
+        shapes: shape of each sum where users decide by themselves whether they take part: a node
+            none of whose users does answers with zeros. Empty where everybody takes part.
     """
 
     step: int
@@ -35,11 +37,11 @@ class Announcement:
     clips: tuple[float, ...]
     release: bool
     measure: str = ""
-    users: int = 0
     groups: int = 0
     group: int | None = None
     sampling: float = 1.0
     secret: bool = False
+    shapes: tuple[tuple[int, ...], ...] = ()
 
     def to_config(self) -> dict[str, Scalar]:
         """Return the configuration that travels in a Flower message."""
@@ -53,9 +55,11 @@ class Announcement:
             "measure": self.measure,
         }
         if self.group is not None:
-            config |= {"users": self.users, "groups": self.groups, "group": self.group}
+            config |= {"groups": self.groups, "group": self.group}
         if self.sampling < 1:
             config |= {"sampling": self.sampling, "secret": self.secret}
+        if self.shapes:
+            config["shapes"] = json.dumps(self.shapes)
         return config
 
     @classmethod
@@ -77,9 +81,9 @@ class Announcement:
             tuple(np.frombuffer(clips).tolist()),
             bool(config["release"]),
             str(config["measure"]),
-            int(config.get("users", 0)),
             int(config.get("groups", 0)),
             None if group is None else int(group),
             float(config.get("sampling", 1.0)),
             bool(config.get("secret", False)),
+            tuple(tuple(map(int, shape)) for shape in json.loads(str(config.get("shapes", "[]")))),
         )

@@ -44,6 +44,7 @@ from privfed.kernels.least_squares import lstsq
 from privfed.models.linear import fit_heads
 from privfed.privacy.adaptive_clipping import MEASURES
 from privfed.privacy.clipping import Contributions, Dense
+from privfed.privacy.summation import Total
 
 OK = Status(Code.OK, "")
 Part = Contributions | Array
@@ -202,7 +203,7 @@ class CohortClient(NumPyClient):
         compute = self.tasks()[told.task]
         clips = told.clips if told.release else (1.0,)
         measure = MEASURES.get(told.measure)
-        totals: dict[int, Any] = {}
+        totals: dict[int, Total] = {}
         counts: dict[int, Any] = {}
         with np.errstate(all="ignore"):  # a user whose own numbers overflow contributes nothing
             for block in self.portions(told.task, self._asked(told)):
@@ -211,22 +212,23 @@ class CohortClient(NumPyClient):
                     clip = clips[min(i, len(clips) - 1)]
                     held = Dense(part) if isinstance(part, np.ndarray) else part
                     total, norms = held.clipped(clip)
-                    totals[i] = totals.get(i, 0.0) + total
+                    totals.setdefault(i, Total()).add(total)
                     if measure is not None:
                         counts[i] = counts.get(i, 0.0) + measure.count(norms, clip)
-        if told.sampling < 1 and not totals:  # the server must not learn that no user took part
-            totals[0] = np.zeros(sum(array.size for array in parameters))
-        sums = [np.asarray(total) for total in totals.values()] if told.release else []
+        if not totals:  # the server must not learn that no user took part
+            totals = {i: Total(np.zeros(shape)) for i, shape in enumerate(told.shapes)}
+            counts = {i: np.zeros(measure.size) for i in totals} if measure is not None else {}
+        sums = [total.value for total in totals.values()] if told.release else []
         return sums + list(counts.values()), len(self.cohort), {"step": told.step}
 
     def _asked(self, told: Announcement) -> Ids | None:
         """Return the positions of the users who take part in this step; None means all."""
         if told.sampling < 1:
-            thrown = coins(self.cohort.ids, told.sampling, told.seed, told.step, told.secret)
+            thrown = coins(self.cohort.identities, told.sampling, told.seed, told.step, told.secret)
             return np.flatnonzero(thrown)
         if told.group is None:
             return None
-        groups = groups_of(self.cohort.ids, told.users, told.groups, told.seed)
+        groups = groups_of(self.cohort.identities, told.groups, told.seed)
         return np.flatnonzero(groups == told.group)
 
     def evaluate(

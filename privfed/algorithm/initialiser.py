@@ -22,3 +22,10 @@ class Initialiser:
     def phases(self, federation: Federation) -> list[Phase]:
         """Return the phases that lead to the arrays in `gives`; their shares add up to 1."""
         return []
+
+    def memory(self) -> dict[str, Array]:
+        """Return what later phases need besides the shared parameters: public arrays by name."""
+        return {}
+
+    def recall(self, memory: dict[str, Array]) -> None:
+        """Restore the memory of an interrupted run."""

@@ -160,7 +160,7 @@ class NetworkClient(CohortClient):
             if m <= self.batch:
                 yield slice(None)
                 continue
-            keys = draws(self.seed, block.ids, m, *purpose, epoch)
+            keys = draws(self.seed, block.identities, m, *purpose, epoch)
             keys[~labels.counts.cpu().numpy()] = 2.0
             order = torch.from_numpy(np.argsort(keys, axis=1)).to(self.network.device)
             yield from order.split(self.batch, dim=1)
@@ -226,7 +226,15 @@ class NetworkClient(CohortClient):
         if self.augment == "always" or (self.augment == "final" and final):
             return lambda epoch: see(
                 augmented(
-                    x, draws(self.seed, block.ids, 3 * block.y.shape[1], "augment", round, epoch)
+                    x,
+                    draws(
+                        self.seed,
+                        block.identities,
+                        3 * block.y.shape[1],
+                        "augment",
+                        round,
+                        epoch,
+                    ),
                 )
             )
         with torch.no_grad():

@@ -25,9 +25,9 @@ from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import Array
 from privfed.privacy.accounting import sampled_mu
 from privfed.privacy.adaptive_clipping import AUTO
-from privfed.privacy.bounds import Bound
+from privfed.privacy.bounds import Bound, NormBound
 from privfed.privacy.ledger import Budget
-from privfed.privacy.neighbouring import ADD_REMOVE
+from privfed.privacy.neighbouring import ZERO_OUT
 from privfed.privacy.settings import CLIP_NORM, Clip, PrivacySettings
 
 Shape = tuple[int, ...]
@@ -46,12 +46,14 @@ class Sum:
             and a function gives the bound of round t.
         key: setting that holds the clip norm, for messages and for `privacy.clip`.
         share: part of the step's cost, where a step has several sums; None means equal parts.
+        bounded: the bound that a clip norm stands for.
     """
 
     shape: Shape | Callable[[], Shape]
     bound: Clip | Bound | Callable[[int], Bound]
     key: str = "algo.clip"
     share: float | None = None
+    bounded: Callable[[float], Bound] = NormBound
 
     @property
     def configurable(self) -> bool:
@@ -346,7 +348,7 @@ def _sampled(phase: Phase, privacy: PrivacySettings, budget: Budget) -> float:
     """Return the cost of each round of a Poisson-sampled phase, which has the whole budget."""
     if privacy.noise_multiplier is not None:
         return 1.0 / privacy.noise_multiplier
-    replaced = budget.neighbouring != ADD_REMOVE
+    replaced = budget.neighbouring != ZERO_OUT
     return sampled_mu(budget.epsilon, budget.delta, phase.sampling, phase.rounds, replaced)
 
 

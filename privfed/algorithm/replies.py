@@ -13,6 +13,7 @@ from flwr.server.client_proxy import ClientProxy
 from privfed.algorithm.tensors import decoded
 from privfed.foundation.errors import PrivfedError
 from privfed.foundation.linalg import Array
+from privfed.privacy.summation import Total
 
 Reply = TypeVar("Reply", FitRes, EvaluateRes)
 NEEDED = {"own"}
@@ -35,27 +36,27 @@ def in_order(
 def totals_of(
     results: Sequence[tuple[ClientProxy, FitRes]],
     wanted: Sequence[tuple[tuple[int, ...], float]],
-    asked: Mapping[str, int],
+    reach: Mapping[str, int],
     bounded: Callable[[Array, float], Array],
     step: int,
-) -> tuple[list[Array], int]:
-    """Return the sums over nodes, and the number of users behind them.
+) -> tuple[list[Array], list[str]]:
+    """Return the sums over nodes, and the nodes whose answers were taken.
 
-    The part of each node is bounded by what those of its users who were asked can send together.
-    An answer to another step, of a wrong shape, or with numbers that are not finite is dropped:
-    its users contribute zero.
+    The part of each node is bounded by what those of its users who take part can send together. An
+    answer to another step, of a wrong shape, or with numbers that are not finite is dropped: its
+    users contribute zero.
 
     Args:
         results: answers of the nodes.
         wanted: per sum its shape and the bound of one user's part.
-        asked: per registered node the number of users who were asked.
+        reach: per registered node the number of users who may take part.
         bounded: (array, bound) -> array within the bound.
         step: number of the step that was announced.
     """
-    totals = [np.zeros(shape) for shape, _ in wanted]
+    totals = [Total(np.zeros(shape)) for shape, _ in wanted]
     shapes = [shape for shape, _ in wanted]
-    present = 0
-    for cid, result in in_order(results, asked):
+    answered = []
+    for cid, result in in_order(results, reach):
         tensors = result.parameters.tensors
         if result.metrics.get("step") != step or len(tensors) != len(shapes):
             continue
@@ -63,10 +64,10 @@ def totals_of(
         sound = [array for array in arrays if array is not None and np.isfinite(array).all()]
         if len(sound) < len(arrays):
             continue
-        present += asked[cid]
+        answered.append(cid)
         for total, array, (_, bound) in zip(totals, sound, wanted, strict=True):
-            total += bounded(array, asked[cid] * bound)
-    return totals, present
+            total.add(bounded(array, reach[cid] * bound))
+    return [total.value for total in totals], answered
 
 
 def check_shapes(

@@ -11,6 +11,7 @@ What an algorithm writes (nothing else is meant to be overridden):
     start()        the shared parameters before anything is released: public
     phases()       what is asked, what is released, and how the model is updated, in order
     notes()        what a reader of the result should know besides the numbers
+    forecast()     what public settings alone let expect of the run
     memory()       what later rounds need besides the shared parameters: public arrays by name
     recall()       restores the memory of an interrupted run
     diagnostics()  further figures of a simulation
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -57,9 +58,9 @@ from privfed.foundation.errors import ConfigError, PrivfedError, RefutedError
 from privfed.foundation.linalg import Array
 from privfed.privacy.accounting import GaussianRelease, Planned, Release
 from privfed.privacy.adaptive_clipping import AUTO, MEASURES
-from privfed.privacy.bounds import Bound, NormBound
-from privfed.privacy.clipping import clamp, clip
-from privfed.privacy.neighbouring import ADD_REMOVE, REPLACE_ONE
+from privfed.privacy.bounds import Bound
+from privfed.privacy.clipping import PROJECTIONS, clamp, clip
+from privfed.privacy.neighbouring import REPLACE_ONE, ZERO_OUT
 from privfed.privacy.settings import Clip
 
 RESUME = "what was released is kept; go on with --resume"
@@ -73,7 +74,9 @@ class PrivateStrategy(Strategy):
     """
 
     publishes: tuple[str, ...] = ("U",)
-    relations: tuple[str, ...] = (REPLACE_ONE, ADD_REMOVE)
+    starts_from: tuple[str, ...] = ()
+    """Names of the arrays that the initialiser has to give; empty: those that are published."""
+    relations: tuple[str, ...] = (REPLACE_ONE, ZERO_OUT)
     guarantee: str | None = None
 
     def __init__(self, federation: Federation) -> None:
@@ -106,6 +109,10 @@ class PrivateStrategy(Strategy):
         """Return what a reader of the result should know besides the numbers."""
         return []
 
+    def forecast(self) -> list[str]:
+        """Return what public settings alone let expect of the run, for `--plan`."""
+        return []
+
     def memory(self) -> dict[str, Array]:
         """Return what later rounds need besides shared parameters and clip norms: public."""
         return {}
@@ -123,23 +130,28 @@ class PrivateStrategy(Strategy):
     def initialiser(self) -> Initialiser:
         """The configured initialiser, if it gives what this algorithm starts from."""
         init: Initialiser = self.federation.init
-        if set(init.gives) != set(self.publishes):
-            gives, needs = ", ".join(init.gives), ", ".join(self.publishes)
+        starts_from = self.starts_from or self.publishes
+        if set(init.gives) != set(starts_from):
+            gives, needs = ", ".join(init.gives), ", ".join(starts_from)
             raise ConfigError(
                 f"init: the chosen initialiser gives {gives}, "
                 f"but this algorithm starts from {needs}"
             )
         return init
 
-    def after_initialiser(self, *phases: Phase) -> list[Phase]:
+    def after_initialiser(self, *phases: Phase, share: float = 0.55) -> list[Phase]:
         """Return the initialiser's phases and the given ones, with the budget split between them.
 
         The initialiser has `privacy.init_share`; `phases` share the rest as they say.
+
+        Args:
+            phases: phases of the algorithm.
+            share: the initialiser's share if `privacy.init_share` does not say it.
         """
         first = self.initialiser.phases(self.federation)
         if not first:
             return list(phases)
-        share = self.federation.privacy.init_share
+        share = self.federation.privacy.init_share or share
         rest = sum(phase.share for phase in phases)
         return [
             *(replace(phase, share=share * phase.share) for phase in first),
@@ -153,8 +165,7 @@ class PrivateStrategy(Strategy):
         if not isinstance(last, GaussianRelease):
             return 0.0
         phase = next(step.phase for step in self.plan if name in step.phase.named)
-        users = sum(self.federation.asked(phase.groups, last.group).values())
-        return last.std / (last.sampling * users)
+        return last.std / (last.sampling * self.federation.expected(phase.groups))
 
     @property
     def rounds_task(self) -> str:
@@ -210,7 +221,7 @@ class PrivateStrategy(Strategy):
         """Return the current bound of one user's part of a sum."""
         total = step.phase.named[name]
         if total.configurable:
-            return NormBound(float(self.clips[name]))
+            return total.bounded(float(self.clips[name]))
         return current(total.bound, step.round)
 
     def shapes(self, step: Step) -> dict[str, tuple[int, ...]]:
@@ -250,8 +261,10 @@ class PrivateStrategy(Strategy):
             step.releases,
             step.question,
         )
+        if step.group is not None or phase.sampling < 1:
+            told = replace(told, shapes=tuple(self.shapes(step).values()))
         if step.group is not None:
-            told = replace(told, users=self.federation.n, groups=phase.groups, group=step.group)
+            told = replace(told, groups=phase.groups, group=step.group)
         if phase.sampling < 1:
             secret = not self.federation.gate.source.repeatable
             told = replace(told, sampling=phase.sampling, secret=secret)
@@ -285,7 +298,7 @@ class PrivateStrategy(Strategy):
         self._wait_for_quorum(client_manager, asked)
         told = self.shared if step.phase.announce is None else step.phase.announce()
         ins = FitIns(ndarrays_to_parameters(told), self.announcement(step).to_config())
-        return [(node, ins) for node in self._registered(client_manager) if asked[node.cid]]
+        return [(node, ins) for node in self._registered(client_manager) if node.cid in asked]
 
     def aggregate_fit(
         self,
@@ -296,8 +309,9 @@ class PrivateStrategy(Strategy):
         """Clip again, add up, release, divide by the public number of users, update."""
         self._stop_on(failures)
         step, ledger = self.plan[self.done], self.federation.gate.ledger
-        asked = self.federation.asked(step.phase.groups, step.group)
-        n = sum(asked.values())
+        groups, group = step.phase.groups, step.group
+        asked, n = self.federation.asked(groups, group), self.federation.expected(groups)
+        users = sum(asked.values())
         names = list(step.phase.named)
         measure = MEASURES.get(step.question)
         wanted: list[tuple[tuple[int, ...], float]] = []
@@ -308,14 +322,18 @@ class PrivateStrategy(Strategy):
             wanted += [((measure.size,), measure.bound.clip)] * len(names)
         if self.federation.strict:  # here a wrong shape is a mistake, not a hostile node
             check_shapes(results, step.task, [shape for shape, _ in wanted])
-        bounded = clamp if step.phase.selects else clip
-        totals, present = totals_of(results, wanted, asked, bounded, self.done + 1)
-        if present < self.federation.quorum * n:
+        bounded: Callable[[Array, float], Array] = clamp if step.phase.selects else clip
+        if step.releases and len(names) == 1 and measure is None:
+            bounded = PROJECTIONS.get(self.bound(step, names[0]).kind, bounded)
+        reach = self.federation.reach(groups, group)
+        totals, answered = totals_of(results, wanted, reach, bounded, self.done + 1)
+        present = sum(asked.get(cid, 0) for cid in answered)
+        if present < self.federation.quorum * users:
             raise PrivfedError(
-                f"only {present} of {n} users answered in step {self.done + 1}; it was not "
+                f"only {present} of {users} users answered in step {self.done + 1}; it was not "
                 f"released, {RESUME}"
             )
-        record = StepRecord(self.done + 1, step.task, step.round, n)
+        record = StepRecord(self.done + 1, step.task, step.round, users)
         if step.releases:
             made = len(ledger.releases)
             released = self.release(step, dict(zip(names, totals, strict=False)), n)
@@ -330,17 +348,17 @@ class PrivateStrategy(Strategy):
             raise PrivfedError(
                 f"the shared parameters stopped being finite in step {self.done + 1} ({step.task})"
             )
-        record.epsilon, record.missing_users = ledger.epsilon, n - present
+        record.epsilon, record.missing_users = ledger.epsilon, users - present
         self._finish(record)
         return ndarrays_to_parameters(self.shared), {}
 
-    def release(self, step: Step, sums: dict[str, Array], users: int) -> list[Any]:
+    def release(self, step: Step, sums: dict[str, Array], users: float) -> list[Any]:
         """Pass the sums of a step through the noise gate.
 
         Args:
             step: the step.
             sums: totals over all nodes by name.
-            users: public number of users who were asked.
+            users: public number of users who take part on average, before Poisson sampling.
 
         Returns:
             What the phase's update is given: one mean per sum, or the index that was selected.
@@ -350,9 +368,15 @@ class PrivateStrategy(Strategy):
         for name, total in sums.items():
             bound = self.bound(step, name)
             if phase.selects:
-                released.append(
-                    gate.select(name, total, bound=bound, epsilon=step.epsilon, round=step.round)
+                chosen = gate.select(
+                    name,
+                    total,
+                    bound=bound,
+                    epsilon=step.epsilon,
+                    round=step.round,
+                    users=self.federation.n,
                 )
+                released.append(chosen)
                 continue
             if isinstance(phase.mechanism, GaussianStatistic):
                 total = users * phase.mechanism.of(step.round, total / users)
@@ -366,6 +390,7 @@ class PrivateStrategy(Strategy):
                 round=step.round,
                 group=step.group,
                 sampling=phase.sampling,
+                users=self.federation.n,
             )
             released.append(noised / (phase.sampling * users))
         return released
@@ -391,7 +416,7 @@ class PrivateStrategy(Strategy):
             )
         return releases[0]
 
-    def _measure(self, step: Step, counts: dict[str, Array], n: int) -> None:
+    def _measure(self, step: Step, counts: dict[str, Array], n: float) -> None:
         """Set the next clip norms from the released counts of contribution norms."""
         measure, mu = MEASURES[step.question], self._mu(step.measure, 1.0 / len(counts))
         for name, count in counts.items():
@@ -433,7 +458,7 @@ class PrivateStrategy(Strategy):
         """Add up the errors of a simulation."""
         self._stop_on(failures)
         if self.federation.personal:
-            self.sums = judgements(results, self.federation.asked(0, None))
+            self.sums = judgements(results, self.federation.registered)
         return None, {}
 
     def evaluate(self, server_round: int, parameters: Parameters) -> None:
@@ -454,7 +479,7 @@ class PrivateStrategy(Strategy):
         deadline = time.monotonic() + self.federation.rejoin_timeout
 
         def present() -> int:
-            return sum(asked[node.cid] for node in self._registered(client_manager))
+            return sum(asked.get(node.cid, 0) for node in self._registered(client_manager))
 
         while present() < enough or not present():
             if time.monotonic() > deadline:

@@ -12,10 +12,11 @@ from privfed.audit.canary import MINUS, PLUS, SILENT, CanaryStage
 from privfed.audit.lower_bounds import discriminant, epsilon_of, gaussian_fit, threshold_bound
 from privfed.foundation.linalg import Array
 from privfed.privacy.accounting import GaussianRelease, Release, gaussian_mu
-from privfed.privacy.neighbouring import ADD_REMOVE, influence
+from privfed.privacy.neighbouring import ZERO_OUT, influence
 
 GAUSSIAN, COUNTED = "gaussian-fit", "clopper-pearson"
 LIKELIHOOD, LEARNT = "likelihood ratio", "learnt discriminant"
+CLIENTS, LENGTH = "likelihood ratio with real clients", "number of steps with real clients"
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def likelihood_weights(
 
     A release that is not in the ledger, or that the canary took no part in, has weight 0; it is
     left to the learnt discriminant. A favoured choice changes the ratio by the canary's votes: rate
-    * clip, once (add-remove) or twice (replace-one).
+    * clip, once (zero-out) or twice (replace-one).
 
     Args:
         stage: plays the repetitions.
@@ -103,6 +104,7 @@ def examine(
     weights: Array,
     privacy: dict[str, Any],
     confidence: float,
+    clients: dict[str, Array] | None = None,
 ) -> Findings:
     """Compute every bound on epsilon.
 
@@ -115,17 +117,19 @@ def examine(
         weights: weights of the likelihood ratio, (releases,).
         privacy: the `privacy` part of the result, with the claim.
         confidence: confidence of all bounds together.
+        clients: observations with real clients by world, (repetitions, 2, 2); None if there are
+            none.
     """
     delta, alpha = privacy["delta"], 1 - confidence
     pure = delta == 0 or not all(
         isinstance(r, GaussianRelease) for r in stage.experiment.ledger.releases
     )
-    other = SILENT if stage.experiment.budget.neighbouring == ADD_REMOVE else MINUS
+    other = SILENT if stage.experiment.budget.neighbouring == ZERO_OUT else MINUS
     ones, zeros = (seen[world][:, :, 0] @ weights for world in (PLUS, other))
     pairs = [(seen[PLUS], seen[other], other)]
     if other is not SILENT:
         pairs.append((seen[PLUS][:: stage.silent_every], seen[SILENT], SILENT))
-    rest = alpha / 2 / (1 + 2 * len(pairs))
+    rest = alpha / 2 / (1 + 2 * len(pairs) + 4 * bool(clients))
 
     def fitted(a: Array, b: Array, statistic: str, worlds: str, error: float) -> EpsilonBound:
         fit = gaussian_fit(a, b, error)
@@ -150,11 +154,25 @@ def examine(
         learnt = discriminant(a[:half], b[:half])
         a, b = a @ learnt, b @ learnt
         bounds += [fitted(a[half:], b[half:], LEARNT, worlds, rest), counted(a, b, LEARNT, worlds)]
+    if clients:
+        worlds = f"{PLUS} and {other}"
+        a, b = (clients[world][:, 0, 0] for world in (PLUS, other))
+        bounds += [fitted(a, b, CLIENTS, worlds, rest), counted(a, b, CLIENTS, worlds)]
+        # Which world takes more steps is learnt from the first half.
+        a, b = (clients[world][:, 1, 0] for world in (PLUS, other))
+        half = len(a) // 2
+        a, b = (b[half:], a[half:]) if a[:half].mean() < b[:half].mean() else (a[half:], b[half:])
+        bounds += [fitted(a, b, LENGTH, worlds, rest), counted(a, b, LENGTH, worlds)]
     return Findings(bounds, ones, zeros, pure)
 
 
 def audit_summary(
-    findings: Findings, privacy: dict[str, Any], confidence: float, repetitions: int, runs: int
+    findings: Findings,
+    privacy: dict[str, Any],
+    confidence: float,
+    repetitions: int,
+    runs: int,
+    wrong: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the `audit` part of a result.
 
@@ -164,6 +182,7 @@ def audit_summary(
         confidence: confidence of all bounds together.
         repetitions: number of repetitions.
         runs: number of runs.
+        wrong: what is wrong with the ledger itself, in words.
     """
     epsilon, delta = privacy["epsilon"], privacy["delta"]
     fit = findings.bounds[0]
@@ -174,9 +193,10 @@ def audit_summary(
         "epsilon_claimed": epsilon,
         "delta": delta,
         "confidence": confidence,
-        "consistent": findings.epsilon_lower <= epsilon,
+        "consistent": findings.epsilon_lower <= epsilon and not wrong,
         "repetitions": repetitions,
         "runs": runs,
         **gaussian,
+        **({"ledger": list(wrong)} if wrong else {}),
         "bounds": [asdict(bound) for bound in findings.bounds],
     }

@@ -16,10 +16,12 @@ import numpy as np
 from flwr.common import parameters_to_ndarrays
 
 from privfed.algorithm.announcement import Announcement
-from privfed.audit.replay import COHORT, Theatre, floating
+from privfed.audit.guise import COHORT, floating
+from privfed.audit.replay import Theatre
 from privfed.audit.transcript import Call, Message, Transcript
-from privfed.data.cohort import Cohort, coins
+from privfed.data.cohort import Cohort, coins, groups_of
 from privfed.data.source import DataSource
+from privfed.foundation.errors import RefutedError
 from privfed.foundation.linalg import Array
 from privfed.foundation.seeding import generator
 from privfed.privacy.accounting import GaussianRelease, Release
@@ -158,11 +160,10 @@ class Search:
 
     def _is_asked(self, message: Message) -> bool:
         told = Announcement.from_config(message.ins.config)
+        own = np.array([self.user], dtype=np.uint64)
         if told.sampling < 1:
-            own = np.array([self.user])
             return bool(coins(own, told.sampling, told.seed, told.step, told.secret)[0])
-        m, d = self.theatre.experiment.data.m, self.theatre.experiment.data.d
-        return bool(self._answer(message, (np.zeros((m, d)), np.zeros(m))))
+        return told.group in (None, groups_of(own, told.groups, told.seed)[0])
 
     def _answer(self, message: Message, user: User) -> list[Array]:
         """Return what a node with this one user would send."""
@@ -186,8 +187,14 @@ class Search:
         entry, others = call.entry, call.total.ravel() - mine[i].ravel()
 
         def total(user: User) -> Array:
+            answer = self._answer(message, user)
+            if len(answer) <= i or answer[i].size != others.size:
+                raise RefutedError(
+                    f"{message.words} is answered by other arrays, or not at all, if the user has "
+                    "other data"
+                )
             with np.errstate(all="ignore"):
-                return np.asarray(others + self._answer(message, user)[i].ravel())
+                return np.asarray(others + answer[i].ravel())
 
         rng = generator(self.theatre.cfg.seed, "search", call.name, call.round)
         first = self._climb(rng, lambda user: moved(entry, total(user), others), own, frozen=None)

@@ -3,7 +3,7 @@
 There are m hostile users, each on its own node. A fair coin b_i = +1 or -1 decides what user i
 sends in the first sum of every round:
 
-    replace-one   +clip v_i or -clip v_i          add-remove   +clip v_i, or no answer in the run
+    replace-one   +clip v_i or -clip v_i          zero-out   +clip v_i, or no answer in the run
 
 v_i is a direction per user: a coordinate if there are at least m of them, otherwise a random unit
 vector. To all other questions user i answers zeros. As in `canary`, everything is sent a hundred
@@ -33,7 +33,7 @@ from privfed.foundation.linalg import Array
 from privfed.foundation.seeding import generator
 from privfed.privacy.accounting import GaussianRelease
 from privfed.privacy.adaptive_clipping import MEASURES
-from privfed.privacy.neighbouring import ADD_REMOVE
+from privfed.privacy.neighbouring import ZERO_OUT
 from privfed.runtimes.inprocess import LocalProxy
 
 SHARES = (0.02, 0.1, 0.3, 1.0)
@@ -68,7 +68,7 @@ def one_run(experiment: Experiment, coins: Array) -> Array:
             "--one-run: canaries have directions in a sum, but this algorithm releases choices; "
             "audit without it"
         )
-    absent = experiment.budget.neighbouring == ADD_REMOVE
+    absent = experiment.budget.neighbouring == ZERO_OUT
     name, shape = next(iter(strategy.shapes(strategy.plan[-1]).items()))
     V = directions(len(coins), math.prod(shape), federation.seed)
     scores, middle = np.zeros(len(coins)), np.zeros(len(coins))
@@ -77,7 +77,8 @@ def one_run(experiment: Experiment, coins: Array) -> Array:
     overhear(strategy, "apply", lambda _, step, released: means.extend(released))
     for step in strategy.plan:
         announced = strategy.announcement(step)
-        asked = federation.asked(step.phase.groups, step.group)
+        asked = federation.reach(step.phase.groups, step.group)
+        n = federation.expected(step.phase.groups)
         clips, main = announced.clips, step.task == strategy.rounds_task and step.releases
         shapes = list(strategy.shapes(step).values()) if step.releases else []
         if step.question:
@@ -102,7 +103,7 @@ def one_run(experiment: Experiment, coins: Array) -> Array:
         )
         if main and isinstance(release, GaussianRelease):
             weight = (release.clip / release.std) ** 2 * (np.array(list(asked.values())) > 0)
-            scores += weight * (V @ means[0].ravel()) * sum(asked.values()) / release.clip
+            scores += weight * (V @ means[0].ravel()) * n / release.clip
             middle += weight * (0.5 if absent else 0.0)
     return scores - middle
 

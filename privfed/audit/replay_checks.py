@@ -5,32 +5,43 @@ ledger        passages through the gate = ledger entries = planned releases; a u
               group only
 noise         noise has the claimed scale, is drawn anew for every release, and depends on no data
 bypass        given the released values, nothing public depends on a user's data, or on which
-              users answer
+              users answer, or on any sum before noise; nodes send what was asked for and no more
+robustness    no user and no plan makes a run fail
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from itertools import combinations, product
-from typing import cast
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
-from flwr.common import Code, FitRes, Status, ndarrays_to_parameters, parameters_to_ndarrays
 from omegaconf import DictConfig
+from threadpoolctl import threadpool_limits
 
-from privfed.audit.hostile_users import Search, User, hostile, labels_of, moved
-from privfed.audit.noise_checks import noise_findings
-from privfed.audit.replay import COHORT, SINGLE, Guise, Theatre, with_data, without
+from privfed.audit.accounting_checks import accounting_findings
+from privfed.audit.guise import COHORT, EVERYBODY, SINGLE, USUAL, Guise
+from privfed.audit.hostile_users import moved
+from privfed.audit.named_people import NamedTheatre, named_guises
+from privfed.audit.neighbours import (
+    Found,
+    Named,
+    honest_guises,
+    lying_guises,
+    neighbours,
+    puppet_guises,
+    search_for_users,
+)
+from privfed.audit.noise_checks import dependence_findings, noise_findings
+from privfed.audit.participation_checks import participation_findings
+from privfed.audit.replay import Theatre
+from privfed.audit.reply_checks import reply_findings
+from privfed.audit.resumption_checks import resumption_findings
 from privfed.audit.transcript import Transcript, differences
-from privfed.data.cohort import Cohort
-from privfed.foundation.seeding import generator
-from privfed.privacy.neighbouring import ADD_REMOVE, WEAK
+from privfed.config.composition import TABLE
+from privfed.foundation.errors import RefutedError
 
-PLACE = 1
-"""Position in its cohort of the user that changes."""
-SHARED = ("huge", "overflowing", "tiny", "aligned", "lopsided")
-"""Names of hostile users whose features are shared by two weak neighbours."""
 ROUNDING = 1e-9
 """Relative error of the comparison itself."""
 
@@ -40,7 +51,7 @@ class Finding:
     """Claim that does not hold.
 
     Attributes:
-        claim: sensitivity, ledger, noise or bypass.
+        claim: sensitivity, ledger, noise, bypass or robustness.
         words: what is wrong.
     """
 
@@ -84,6 +95,15 @@ class Report:
         ):
             self.findings.append(Finding(claim, f"{words} ({example})" if example else words))
 
+    def collect(self, claim: str, findings: Iterator[str]) -> None:
+        """Add all findings of a check. A check that the code under test makes fail is one, too."""
+        try:
+            for words in findings:
+                self.found(claim, words)
+        except Exception as error:
+            words = f"checking the {claim} fails"
+            self.found("robustness", words, f"{type(error).__name__}: {error}")
+
 
 def replay(cfg: DictConfig, tries: int = 150) -> Report:
     """Check everything that a configured experiment claims.
@@ -95,25 +115,108 @@ def replay(cfg: DictConfig, tries: int = 150) -> Report:
     Returns:
         All findings, and how near users came to the claimed sensitivities.
     """
+    with threadpool_limits(1):
+        return replay_named(cfg) if cfg.data.kind == TABLE else replay_numbered(cfg, tries)
+
+
+def replay_numbered(cfg: DictConfig, tries: int) -> Report:
+    """Check what an experiment on simulated users claims; see :func:`replay`."""
     theatre = Theatre(cfg)
+    base, report = first_run(theatre)
+    if base.stopped:
+        return report
+    report.collect("ledger", participation_findings(theatre, base))
+    report.collect("ledger", resumption_findings(theatre))
+    found: Found = []
+    try:
+        found = search_for_users(theatre, base, tries) if worst_case(theatre) else []
+    except RefutedError as error:
+        report.found("bypass", str(error))
+    except Exception as error:
+        words = "a client fails on some user's data"
+        report.found("robustness", words, f"{type(error).__name__}: {error}")
+    guises = list(honest_guises(theatre, found))
+    if worst_case(theatre):
+        guises += [*puppet_guises(), *lying_guises()]
+    examine(theatre, base, guises, report)
+    return report
+
+
+def replay_named(cfg: DictConfig) -> Report:
+    """Check what an experiment on tables claims, on a made-up table of named people.
+
+    Args:
+        cfg: configuration with data=table and without a file.
+    """
+    with TemporaryDirectory() as folder:
+        theatre = NamedTheatre(cfg, Path(folder))
+        base, report = first_run(theatre)
+        if not base.stopped:
+            same = [guise for guise in named_guises() if guise.family]
+            for guise in same:
+                seen = theatre.play(guise, base.calls)
+                check_public(base, guise, seen, report)
+                check_same(base, guise, seen, report)
+            others = [guise for guise in named_guises() if not guise.family]
+            examine(theatre, base, [*others, *puppet_guises()], report)
+            report.runs += len(same)
+    return report
+
+
+def first_run(theatre: Theatre) -> tuple[Transcript, Report]:
+    """Run without a guise, and check everything that one run shows.
+
+    Args:
+        theatre: the experiment.
+
+    Returns:
+        The run, and a report with what was found so far.
+    """
     budget = theatre.gate.ledger.budget
     base = theatre.play()
     report = Report(theatre.guarantee, budget.neighbouring, len(base.calls), 1)
     for failure in base.failures:
         report.found("bypass", failure)
-    check_ledger(base, report)
-    for words in noise_findings(base.calls, theatre.gate):
-        report.found("noise", words)
-    worst_case = theatre.guarantee == "worst-case"
-    guises = [*honest_guises(theatre, base, tries), *(lying_guises() if worst_case else ())]
+    if base.stopped:
+        report.found("robustness", "the run on the configured data fails", base.stopped)
+        return base, report
+    report.collect("ledger", accounting_findings(base, budget))
+    report.collect("noise", noise_findings(base.calls, theatre.gate))
+    report.collect("bypass", reply_findings(base.replies))
+    return base, report
+
+
+def worst_case(theatre: Theatre) -> bool:
+    """Return whether the guarantee holds for any data."""
+    return theatre.guarantee == "worst-case"
+
+
+def examine(theatre: Theatre, base: Transcript, guises: list[Guise], report: Report) -> None:
+    """Play all guises, and compare what they show; add findings to `report`.
+
+    Args:
+        theatre: the experiment.
+        base: the run without a guise.
+        guises: what takes the place of a user; the first of each other surroundings changes nobody.
+        report: gets the findings.
+    """
+    bases = {USUAL: base}
     plays: list[tuple[Guise, Transcript]] = []
     for guise in guises:
-        plays.append((guise, theatre.play(guise, base.calls)))
-        check_run(base, *plays[-1], report)
-    report.runs += len(plays)
+        seen = theatre.play(guise, base.calls)
+        report.runs += 1
+        check_public(base, guise, seen, report)
+        if theatre.gate.source.repeatable:
+            for words in dependence_findings(base, seen):
+                report.found("noise", words, guise.name)
+        if guise.node == "":
+            bases[guise.surroundings] = seen
+        elif guise.node != EVERYBODY:
+            check_groups(bases[guise.surroundings], guise, seen, report)
+            plays.append((guise, seen))
     for node, largest in ((COHORT, report.nearest), (SINGLE, report.lying)):
         here = [(guise, seen) for guise, seen in plays if guise.node == node]
-        for one, other in neighbours(here, base, budget.neighbouring):
+        for one, other in neighbours(here, bases, report.neighbouring):
             compare(one, other, theatre.gate.source.repeatable, largest)
         for name, (ratio, who) in largest.items():
             if not ratio <= 1.0 + ROUNDING and not theatre.guarantee.startswith("under"):
@@ -122,37 +225,9 @@ def replay(cfg: DictConfig, tries: int = 150) -> Report:
                     f"neighbours move {name} by {ratio:.4g} times what the ledger claims",
                     who,
                 )
-    return report
 
 
-def check_ledger(base: Transcript, report: Report) -> None:
-    """Check that gate, ledger and plan have the same releases; add findings to `report`."""
-    passed, written = ([(x.name, x.round) for x in what] for what in (base.calls, base.ledger))
-    for (name, round), call in zip(passed, base.calls, strict=True):
-        if call.entry is None:
-            report.found(
-                "ledger", f"{name} of round {round} passed the gate without an entry in the ledger"
-            )
-        elif (call.entry.name, call.entry.round, call.entry.size) != (name, round, call.total.size):
-            report.found("ledger", f"{name} of round {round} is another release in the ledger")
-    for what, list_ in (
-        ("passages through the noise gate", passed),
-        ("entries in the ledger", written),
-    ):
-        missing = [
-            f"{name} of round {round}" for name, round in base.planned if (name, round) not in list_
-        ]
-        if missing:
-            report.found("ledger", f"planned, but not among the {what}: {missing[0]}")
-    if not len(passed) == len(written) == len(base.planned):
-        counts = (
-            f"{len(base.planned)} planned releases, {len(passed)} through the gate, "
-            f"{len(written)} in the ledger"
-        )
-        report.found("ledger", f"{counts}: these should be the same")
-
-
-def check_run(base: Transcript, guise: Guise, seen: Transcript, report: Report) -> None:
+def check_public(base: Transcript, guise: Guise, seen: Transcript, report: Report) -> None:
     """Check that, given the released values, nothing public depends on the guise.
 
     Args:
@@ -161,7 +236,9 @@ def check_run(base: Transcript, guise: Guise, seen: Transcript, report: Report) 
         seen: the run with the guise.
         report: gets the findings.
     """
+    puppets = guise.node == EVERYBODY
     who = f"user {guise.name!r}" if guise.honest else f"node {guise.name!r}"
+    who = guise.name if puppets or guise.node == "" else who
     if seen.stopped:
         report.found("bypass", "the run stops on some users' data", f"{who}: {seen.stopped}")
     for failure in seen.failures:
@@ -170,56 +247,46 @@ def check_run(base: Transcript, guise: Guise, seen: Transcript, report: Report) 
             "a user's data make its node fail, and all users there with it",
             f"{who}: {failure}",
         )
-    for what in () if seen.stopped else differences(base, seen, guise.honest):
-        why = (
-            "depends on data"
-            if guise.honest
-            else "depends on who answers, as a divisor that counts replies would"
-        )
+    for words in reply_findings(seen.replies):
+        report.found("bypass", words)
+    honest = guise.honest and not puppets  # puppets' clients log nothing
+    for what in () if seen.stopped else differences(base, seen, honest):
+        why = "depends on data"
+        if puppets:
+            why = "depends on sums before noise"
+        elif not guise.honest:
+            why = "depends on who answers, as a divisor that counts replies would"
         report.found("bypass", f"{what} {why}, though all releases are the same", who)
-    groups = set()
     for mine, theirs in zip(base.calls, seen.calls, strict=False):
         if mine.total.shape != theirs.total.shape:
             report.found("bypass", f"the size of {mine.name} depends on data", who)
-        elif (
-            mine.entry is not None
-            and mine.entry.group is not None
-            and not np.array_equal(mine.total, theirs.total)
-        ):
-            groups.add(mine.entry.group)
+
+
+def check_same(base: Transcript, guise: Guise, seen: Transcript, report: Report) -> None:
+    """Check that sums are the same, up to rounding: the data sets differ in their order only."""
+    for mine, theirs in zip(base.calls, seen.calls, strict=False):
+        if mine.entry is None or mine.total.shape != theirs.total.shape:
+            continue
+        if not moved(mine.entry, mine.total, theirs.total) <= ROUNDING:
+            report.found("sensitivity", f"the order of users moves {mine.name}", guise.name)
+
+
+def check_groups(base: Transcript, guise: Guise, seen: Transcript, report: Report) -> None:
+    """Check that a user moves the sums of one group only, if groups are charged as disjoint."""
+    groups = {
+        mine.entry.group
+        for mine, theirs in zip(base.calls, seen.calls, strict=False)
+        if mine.entry is not None
+        and mine.entry.group is not None
+        and mine.total.shape == theirs.total.shape
+        and not np.array_equal(mine.total, theirs.total)
+    }
     if len(groups) > 1:
         report.found(
             "ledger",
             f"groups {sorted(groups)} are charged as disjoint, but one user is in each of them",
-            who,
+            guise.name,
         )
-
-
-Named = tuple[str, Transcript]
-"""Run, with a name for what takes the user's place."""
-
-
-def neighbours(
-    plays: list[tuple[Guise, Transcript]], base: Transcript, relation: str
-) -> Iterator[tuple[Named, Named]]:
-    """Yield pairs of runs whose data sets are neighbours.
-
-    Args:
-        plays: runs in which the same user changes.
-        base: the run without a change.
-        relation: neighbouring relation.
-    """
-    if relation == ADD_REMOVE:
-        gone = [("absent", seen) for guise, seen in plays if guise.absent]
-        there = [(guise.name, seen) for guise, seen in plays if not guise.absent]
-        yield from product([("itself", base), *there], gone)
-        return
-    families: dict[str, list[Named]] = {"": [("itself", base)]}
-    for guise, seen in plays:
-        if not guise.absent:
-            families.setdefault(guise.family, []).append((guise.name, seen))
-    for family in families.values():
-        yield from combinations(family, 2)
 
 
 def compare(
@@ -242,88 +309,3 @@ def compare(
             ratio = max(ratio, moved(mine.entry, mine.made, theirs.made))
         if not ratio <= largest.get(mine.name, (-1.0, ""))[0]:
             largest[mine.name] = (ratio, f"{one[0]} / {other[0]}")
-
-
-def honest_guises(theatre: Theatre, base: Transcript, tries: int) -> Iterator[Guise]:
-    """Yield guises of an honest node: the user absent, or with other data.
-
-    Other data are hostile ones and those that a search finds; under an assumption on the data, they
-    are those of other users.
-
-    Args:
-        theatre: the experiment.
-        base: the run without a guise.
-        tries: number of changes that each search may make.
-    """
-    data, relation = theatre.experiment.data, theatre.gate.ledger.budget.neighbouring
-    users = theatre.roster.nodes[COHORT]
-    cohort = cast(Cohort, data.cohort(users.start, users.stop))
-    own: User = (cohort.X[PLACE].astype(np.float64), cohort.y[PLACE].astype(np.float64))
-
-    def guise(name: str, user: User, family: str = "") -> Guise:
-        return Guise(name, family=family, cohort=lambda cohort: with_data(cohort, PLACE, *user))
-
-    yield Guise("absent", cohort=lambda cohort: without(cohort, PLACE), absent=True)
-    if theatre.guarantee != "worst-case":
-        yield from (
-            guise(f"like user {i}", (cohort.X[i], cohort.y[i]))
-            for i in range(len(cohort))
-            if i != PLACE
-        )
-        return
-    labels = labels_of(data)
-    strange = hostile(generator(theatre.cfg.seed, "strange users"), data.m, data.d, labels)
-    search = Search(theatre, base, users.start + PLACE, tries, labels, cohort.X.dtype)
-    found = list(search.pairs(own, relation == WEAK, relation == ADD_REMOVE))
-    if relation == WEAK:
-        for name, (X, y) in {"itself": own, **{name: strange[name] for name in SHARED}}.items():
-            family = "" if name == "itself" else name
-            yield from (
-                guise(f"{name}, {words}", (X, a * y), family)
-                for words, a in (("as is", 1), ("-y", -1), ("1e9 y", 1e9))
-            )
-    else:
-        yield from (guise(name, user) for name, user in strange.items())
-    for i, (name, first, second) in enumerate(found):
-        family = f"found {i}" if relation == WEAK else ""
-        yield guise(f"found for {name}", first, family)
-        if second is not first:
-            yield guise(f"found against {name}", second, family)
-
-
-def lying_guises() -> Iterator[Guise]:
-    """Yield guises of a node with one user that is silent, or sends what no honest client would."""
-
-    def lie(name: str, answer) -> Guise:  # type: ignore[no-untyped-def]
-        def reply(honest: FitRes) -> FitRes:
-            arrays = [answer(array) for array in parameters_to_ndarrays(honest.parameters)]
-            return FitRes(
-                Status(Code.OK, ""),
-                ndarrays_to_parameters(arrays),
-                honest.num_examples,
-                honest.metrics,
-            )
-
-        return Guise(name, SINGLE, reply=reply, honest=False)
-
-    yield Guise("silent", SINGLE, reply=lambda honest: None, absent=True, honest=False)
-    yield lie("sends 1e30", lambda array: np.full(array.shape, 1e30))
-    yield lie("sends -1e300", lambda array: np.full(array.shape, -1e300))
-    yield lie(
-        "is all for the first number",
-        lambda array: 1e30 * (np.arange(array.size) == 0).reshape(array.shape),
-    )
-    yield lie(
-        "is all against the first number",
-        lambda array: 1e30 * (np.arange(array.size) > 0).reshape(array.shape),
-    )
-    yield lie("sends NaN", lambda array: np.full(array.shape, np.nan))
-    yield lie("sends another shape", lambda array: np.full(array.size + 1, 1e30))
-    yield lie("sends half precision", lambda array: np.full(array.shape, 6e4, dtype=np.float16))
-    many = Guise(
-        "claims a billion examples",
-        SINGLE,
-        reply=lambda honest: replace(honest, num_examples=10**9),
-        honest=False,
-    )
-    yield many

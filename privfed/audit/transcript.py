@@ -1,4 +1,4 @@
-"""Record of one run: calls of the noise gate, and everything that is sent or published."""
+"""Record of one run: calls of the noise gate, draws of noise, and all that is sent or published."""
 
 from __future__ import annotations
 
@@ -68,12 +68,50 @@ class Message:
         return f"what node {self.cid!r} is told in {told}"
 
 
+@dataclass(frozen=True)
+class Reply:
+    """Answer of a node that runs the real client.
+
+    Attributes:
+        message: what the node was asked.
+        answer: Flower's answer.
+        shapes: shapes of the arrays that were asked for.
+        users: registered users of the node.
+        absent: how many of them are absent.
+    """
+
+    message: Message
+    answer: Any
+    shapes: list[tuple[int, ...]]
+    users: int
+    absent: int = 0
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One draw from the source of noise.
+
+    Attributes:
+        name: name of the release that it is for.
+        round: round of the release.
+        written: number of releases that the ledger had when it was drawn.
+    """
+
+    name: str
+    round: int
+    written: int
+
+
 @dataclass
 class Transcript:
     """Everything that one run showed."""
 
     calls: list[Call] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+    draws: list[Draw] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    """Lines that were logged or printed."""
     failures: list[str] = field(default_factory=list)
     """Errors at nodes."""
     stopped: str = ""
@@ -99,6 +137,8 @@ def differences(one: Transcript, other: Transcript, honest: bool = True) -> Iter
             break
     if one.ledger != other.ledger:
         yield "the ledger"
+    if honest and one.said != other.said:
+        yield "what is logged or printed"
     left, right = (
         transcript.published if honest else without_absences(transcript.published)
         for transcript in (one, other)

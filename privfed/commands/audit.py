@@ -9,11 +9,18 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privfed.commands.parsing import Parser, add_general, add_settings, guarded, use_config_dir
+from privfed.commands.parsing import (
+    Parser,
+    add_general,
+    add_settings,
+    failures_refute,
+    guarded,
+    use_config_dir,
+)
 from privfed.foundation.errors import ConfigError, RefutedError, check_number, check_whole
 
 if TYPE_CHECKING:
@@ -26,12 +33,13 @@ DESCRIPTION = """\
 Audit a privacy claim as an attacker would. The run's real strategy, noise gate and ledger are
 played again and again on a few users, one of whom is hostile and sends one thing or its opposite;
 how well the two can be told apart from everything that was released gives a lower bound on
-epsilon, beside the epsilon that the ledger claims.
+epsilon, beside the epsilon that the ledger claims. Some repetitions play the real clients, too: one
+of their users is one of the two worst people that a search finds.
 """
 EPILOG = """
 examples:
   python -m privfed.audit algo=fedrep eps=4
-      10,000 repetitions, about a minute
+      10,000 repetitions, about two minutes
   python -m privfed.audit algo=altmin eps=2 --repetitions 2000
       any algorithm, and your own with --config-dir
   python -m privfed.audit privacy.noise=discrete
@@ -44,11 +52,15 @@ privacy does not depend on them. All is played in this process and its forks, wh
 A repetition is one whole run with each of the canary's messages, with noise of its own. Written
 into `out`: result.json, audit.html, ledger.jsonl (of one run), config.yaml.
 
+A run that fails on a hostile user is refuted.
+
 exit codes: 0 consistent; 4 the claim is refuted; 2 bad configuration; 3 privacy budget refused;
 1 anything else
 """
 FEWEST = 40
 """Least number of repetitions: with fewer, no bound says anything."""
+SHARE, FEWEST_CLIENTS = 25, 24
+"""One in SHARE repetitions plays real clients if they are fast; at least FEWEST_CLIENTS do."""
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -65,6 +77,12 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         default=10_000,
         metavar="N",
         help="how often both worlds are played (10000)",
+    )
+    parser.add_argument(
+        "--client-repetitions",
+        type=int,
+        metavar="N",
+        help="how often real clients play (a 25th of --repetitions, 24 for networks; 0: never)",
     )
     parser.add_argument(
         "--confidence",
@@ -194,6 +212,8 @@ def _execute(options: argparse.Namespace) -> None:
         "must be at least 0.5 and below 1",
     )
     check_whole("--repetitions", options.repetitions, FEWEST)
+    if options.client_repetitions:
+        check_whole("--client-repetitions", options.client_repetitions, FEWEST_CLIENTS)
     if options.canaries is not None and not options.one_run:
         raise ConfigError.of(
             "--canaries", options.canaries, "is for --one-run; otherwise there is one canary"
@@ -213,7 +233,8 @@ def _execute(options: argparse.Namespace) -> None:
     experiment.federation.on_step = experiment.keep_record
     experiment.federation.quorum = 0.0  # a silent canary does not stop a run
     experiment.ledger.open(folder / "ledger.jsonl")
-    result, curves = (by_one_run if options.one_run else by_repetitions)(experiment, options)
+    with failures_refute("a run with a hostile user"):
+        result, curves = (by_one_run if options.one_run else by_repetitions)(experiment, options)
     finish(folder, experiment, result, curves, options.quiet)
 
 
@@ -241,12 +262,52 @@ def by_repetitions(
         quiet=options.quiet,
     ) as progress:
         seen = observations(stage, progress.done)
-    findings = examine(stage, seen, weights, result["privacy"], options.confidence)
-    runs = sum(map(len, seen.values()))
-    result["audit"] = audit_summary(
-        findings, result["privacy"], options.confidence, options.repetitions, runs
-    )
+        clients = None if options.client_repetitions == 0 else with_clients(options)
+    privacy, confidence = result["privacy"], options.confidence
+    findings = examine(stage, seen, weights, privacy, confidence, clients)
+    runs = sum(map(len, [*seen.values(), *(clients or {}).values()]))
+    wrong = list(wrong_in_ledger(experiment, result))
+    result["audit"] = audit_summary(findings, privacy, confidence, options.repetitions, runs, wrong)
     return result, curves_of(findings, result["audit"])
+
+
+def wrong_in_ledger(experiment: Experiment, result: dict[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with the ledger of the first run, in words."""
+    from privfed.audit.accounting_checks import price_findings
+    from privfed.audit.transcript import Transcript
+
+    strategy, releases = experiment.strategy, experiment.ledger.releases
+    planned = [(name, step.round) for step in strategy.plan for name, _ in strategy.costs(step)]
+    written = [(release.name, release.round) for release in releases]
+    if planned != written:
+        yield f"{len(planned)} releases were planned, the ledger has {len(written)}"
+    yield from price_findings(
+        Transcript(ledger=list(releases), published={"result": result}), experiment.budget
+    )
+
+
+def with_clients(options: argparse.Namespace) -> dict[str, Any] | None:
+    """Return the observations of runs with real clients; None where data are not simulated."""
+    from privfed.audit.client_canary import USERS, ClientStage
+    from privfed.audit.repetitions import observations
+    from privfed.config.composition import LINEAR, model_kind
+
+    cfg = compose_small(options.overrides, options.config_dir, USERS, 4)
+    if "n" not in cfg.data:
+        return None
+    repetitions = options.client_repetitions
+    if repetitions is None:
+        fast = model_kind(cfg) == LINEAR
+        repetitions = max(FEWEST_CLIENTS, options.repetitions // SHARE if fast else 0)
+    try:
+        stage = ClientStage(cfg, repetitions)
+    except ConfigError:
+        # An algorithm that asks another group of users in every round needs more of them.
+        if not isinstance(cfg.rounds, int) or cfg.rounds <= USERS:
+            return None
+        cfg = compose_small(options.overrides, options.config_dir, 2 * cfg.rounds, 4)
+        stage = ClientStage(cfg, repetitions)
+    return observations(stage)
 
 
 def by_one_run(experiment: Experiment, options: argparse.Namespace) -> tuple[dict[str, Any], None]:
@@ -287,7 +348,7 @@ def finish(
     from privfed.report.run_files import finite, write_result
 
     result["runtime"] = "inprocess"  # the server's side alone is played, without any network
-    result["time"]["total_s"] = time.perf_counter() - experiment.started
+    result["time"] = {"total_s": time.perf_counter() - experiment.started}
     result = finite(result)
     write_atomically(
         folder / "audit.html",

@@ -6,12 +6,13 @@ privfed client --server HOST:PORT --user ID --data mine.csv --root-certificates 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from privfed.commands.node_options import add_participation, check_data
+from privfed.commands.node_options import add_participation, check_data, limits_in
 from privfed.commands.parsing import (
     OWN_CONFIGS,
     Parser,
@@ -26,14 +27,19 @@ EXAMPLES = """
 examples:
   privfed client --server host:8080 --user alice --data mine.csv --root-certificates ca.crt \\
       --state private/
+  privfed client --server host:8080 --user alice --data mine.csv --root-certificates ca.crt \\
+      --plan
+      what the server will ask, before anything is sent
+  privfed client ... --max-epsilon 4 --max-clip 1 --min-users 1000
+      refuse more, whatever the server asks
   privfed client --server 127.0.0.1:8080 --user node-0 --simulate --insecure
 
 The token that proves who you are is read from --token-file, else from the environment variable
 PRIVFED_TOKEN, else from ID.token in the current folder. A user who is not registered needs none
 to get the model of a server that publishes one.
 
-exit codes: 0 done; 2 bad setting, bad data, unreachable or untrusted server, turned away;
-1 anything else
+exit codes: 0 done; 2 bad setting, bad data, unreachable or untrusted server, turned away, or the
+server asked for something else than planned; 3 more than --max-epsilon; 1 anything else
 """
 
 
@@ -62,6 +68,11 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="plain text: anybody on the way can read and change everything",
     )
     add_participation(parser)
+    parser.add_argument(
+        "--plan",
+        action="store_true",
+        help="show what the server will ask and what it costs, and leave; nothing is sent",
+    )
     add_config_dir(parser, default=os.environ.get(OWN_CONFIGS))
     add_general(parser, quiet="errors only")
     return parser.parse_args(arguments)
@@ -82,7 +93,7 @@ def _read_token(options: argparse.Namespace) -> str:
 def _execute(options: argparse.Namespace) -> None:
     from privfed.config.option_groups import CONF
     from privfed.federation.identity import Identity
-    from privfed.federation.participant import OwnRows, Participant
+    from privfed.federation.participant import OwnRows, Participant, PlanShownError
     from privfed.runtimes.grpc_client import ServerAddress, take_part
     from privfed.runtimes.grpc_transport import read_pem
 
@@ -98,7 +109,13 @@ def _execute(options: argparse.Namespace) -> None:
         rows = OwnRows(options.data, options.target, options.test)
     say = (lambda text: None) if options.quiet else (lambda text: print(text, flush=True))
     identity = Identity(options.user, _read_token(options))
-    take_part(Participant(identity, rows, options.state, folders, say), server)
+    if options.plan:
+        say = print
+    me = Participant(
+        identity, rows, options.state, folders, say, limits_in(options), only_plan=options.plan
+    )
+    with contextlib.suppress(PlanShownError):
+        take_part(me, server)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from privfed.commands.parsing import Parser, guarded
+from privfed.commands.parsing import Parser, add_simulation, guarded
 from privfed.models.export import FORMATS, export
 from privfed.models.published_model import read_published
 
@@ -26,11 +26,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="FILE",
         help=f"a name that ends in {', '.join(FORMATS)}",
     )
+    add_simulation(parser, "write the model of a simulation on a real table, labelled as such")
     options = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
 
     def work() -> None:
         published = read_published(options.run)
-        export(published, options.to)
+        export(published, options.to, options.simulation)
         shapes = ", ".join(f"{name} {array.shape}" for name, array in published.arrays.items())
         count = len(published.arrays)
         print(f"written to {options.to}: {shapes if count < 8 else f'{count} arrays'}")

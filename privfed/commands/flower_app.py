@@ -3,9 +3,10 @@
 The settings of a run are in its run-config; see :mod:`privfed.config.flower_run_config`.
 
 The settings of a node are in its node-config: `node` and `token-file` (its identity), `data`,
-`target` and `test` (rows of its user; without them its users are simulated), and `state` (the
-folder where heads are kept). What its client is made from comes with every message, because every
-message to a SuperNode meets a new process.
+`target` and `test` (rows of its user; without them its users are simulated), `state` (the folder
+where heads and the node's ledger are kept), and `max-clip`, `max-epsilon`, `max-delta` and
+`min-users` (what its operator allows). What its client is made from comes with every message,
+because every message to a SuperNode meets a new process.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ from privfed.config.saved_config import recall
 from privfed.federation.node_config import participant_for
 from privfed.federation.participant import Participant
 from privfed.federation.roster import Roster
+from privfed.federation.user_state import PRIVATE, private_folder
 from privfed.foundation.atomic_files import write_atomically
 from privfed.foundation.errors import ConfigError, PrivfedError
 from privfed.runtimes.superlink_grid import STATUS
-from privfed.runtimes.supernode_client import SuperNodeClient
+from privfed.runtimes.supernode_client import SuperNodeClient, reasons_kept_private
 
 log = logging.getLogger("privfed.flower_app")
 NODES = "nodes.json"
-"""File of a run: the nodes that were registered when it began, without tokens."""
+"""Private file of a run in progress: the nodes that were registered when it began."""
 
 server = ServerApp()
 
@@ -119,7 +121,8 @@ def conduct(grid: Grid, run: Mapping[str, Any]) -> Path:
     listed = json.dumps(experiment.roster.public(), indent=1) + "\n"
     if resume:
         folder = Path(out)
-        if (folder / NODES).exists() and (folder / NODES).read_text(encoding="utf-8") != listed:
+        nodes = folder / PRIVATE / NODES
+        if nodes.exists() and nodes.read_text(encoding="utf-8") != listed:
             raise ConfigError(
                 f"roster: is not that of the run in {folder}; "
                 "users would be numbered anew, and pay twice"
@@ -132,7 +135,7 @@ def conduct(grid: Grid, run: Mapping[str, Any]) -> Path:
     else:
         folder = start_folder(cfg, out or None, cfg.algo.name)
         if roster is not None:
-            write_atomically(folder / NODES, listed.encode())
+            write_atomically(private_folder(folder) / NODES, listed.encode(), 0o600)
     log.info("the run's folder is %s", folder.resolve())
     main, rounds = experiment.strategy.rounds_task, experiment.strategy.planned_rounds
 
@@ -146,7 +149,8 @@ def conduct(grid: Grid, run: Mapping[str, Any]) -> Path:
 def make_client(context: Context) -> Client:
     """Make the client of the node with a node-config."""
     log_to_stdout()
-    return SuperNodeClient(participant(tuple(sorted(context.node_config.items()))))
+    with reasons_kept_private():
+        return SuperNodeClient(participant(tuple(sorted(context.node_config.items()))))
 
 
 @lru_cache(maxsize=64)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
+from dataclasses import fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from privfed.commands.parsing import Parser
 from privfed.foundation.errors import ConfigError
+
+if TYPE_CHECKING:
+    from privfed.federation.limits import Limits
 
 
 def add_participation(parser: Parser) -> None:
@@ -43,7 +49,37 @@ def add_participation(parser: Parser) -> None:
         "--state",
         type=Path,
         metavar="DIR",
-        help="a folder, readable by you only, that keeps your head",
+        help="a folder, readable by you only, that keeps your head and the ledger of what you "
+        "answered (default for the ledger: privfed in $XDG_STATE_HOME, or $PRIVFED_STATE)",
+    )
+    limits = parser.add_argument_group(
+        "limits of your own",
+        "Refused steps are not answered, and this client leaves. Every answered step is charged, "
+        "on this machine, with what the server promised that it costs.",
+    )
+    limits.add_argument(
+        "--max-clip",
+        type=float,
+        metavar="C",
+        help="largest clip norm (default 1e9)",
+    )
+    limits.add_argument(
+        "--max-epsilon",
+        type=float,
+        metavar="EPS",
+        help="most epsilon of all runs and servers together, replace-one (default: any)",
+    )
+    limits.add_argument(
+        "--max-delta",
+        type=float,
+        metavar="DELTA",
+        help="the delta of --max-epsilon (default: that of the run)",
+    )
+    limits.add_argument(
+        "--min-users",
+        type=int,
+        metavar="N",
+        help="fewest users whose parts are added up before noise (default 1)",
     )
     parser.add_argument(
         "--patience",
@@ -52,6 +88,18 @@ def add_participation(parser: Parser) -> None:
         metavar="S",
         help="seconds to try to connect (default 30)",
     )
+
+
+def limits_in(options: argparse.Namespace) -> Limits:
+    """Return the limits that the options set.
+
+    Raises:
+        ConfigError: if a value is not allowed.
+    """
+    from privfed.federation.limits import Limits
+
+    given = {field.name: getattr(options, field.name) for field in fields(Limits)}
+    return Limits(**{name: value for name, value in given.items() if value is not None})
 
 
 def check_data(path: Path) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import BrokenExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
 from privfed import __version__
-from privfed.foundation.errors import PrivfedError
+from privfed.foundation.errors import BudgetError, ConfigError, PrivfedError, RefutedError
 
 OWN_CONFIGS = "PRIVFED_CONFIG_DIR"
 """Environment variable: a folder of configuration files, also for processes that a run starts."""
@@ -60,6 +62,16 @@ def add_version(parser: Parser) -> None:
     parser.add_argument("--version", action="version", version=f"privfed {__version__}")
 
 
+def add_simulation(parser: Parser, help: str) -> None:
+    """Add --simulation, by which one says to know that a model protects nobody.
+
+    Args:
+        parser: parser of the command.
+        help: what the command does then.
+    """
+    parser.add_argument("--simulation", action="store_true", help=help)
+
+
 def use_config_dir(folder: str | None) -> None:
     """Find modules beside configuration files of the user, here and in processes started later.
 
@@ -69,6 +81,24 @@ def use_config_dir(folder: str | None) -> None:
     if folder is not None:
         sys.path.insert(0, folder)
         os.environ[OWN_CONFIGS] = str(Path(folder).resolve())
+
+
+@contextmanager
+def failures_refute(what: str) -> Iterator[None]:
+    """Turn a failure of the code that is checked into a refuted claim, in one line.
+
+    Args:
+        what: what fails, in words.
+
+    Raises:
+        RefutedError: if the code fails.
+    """
+    try:
+        yield
+    except (ConfigError, BudgetError, RefutedError, MemoryError, OSError, BrokenExecutor):
+        raise
+    except Exception as error:
+        raise RefutedError(f"{what} fails ({type(error).__name__}: {error})") from error
 
 
 def guarded(work: Callable[[], None], interrupted: str) -> int:

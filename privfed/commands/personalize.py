@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from privfed.commands.parsing import Parser, add_general, guarded
+from privfed.commands.parsing import Parser, add_general, add_simulation, guarded
 from privfed.data.cohort import Ids
 from privfed.data.tables.encoding import EncodedTable
 from privfed.data.tables.ragged_cohort import TableRows
@@ -26,10 +26,11 @@ from privfed.data.tables.table_files import open_table
 from privfed.data.tables.table_loading import read_rows_for
 from privfed.foundation.atomic_files import write_output
 from privfed.foundation.errors import ConfigError, nearest
-from privfed.models.head_fitting import Fitted, fit_users, predict
+from privfed.models.head_fitting import Fitted, arrays_of, fit_users, predict
 from privfed.models.linear import LinearModel
 from privfed.models.published_model import Model, Published, read_published
 from privfed.models.table_model import TableModel
+from privfed.privacy.statement import exposes, exposure_in_words
 
 EXAMPLES = """
 examples:
@@ -95,6 +96,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="COLUMN",
         help="for runs that were not on a table: what to predict (default: target)",
     )
+    add_simulation(parser, "do not warn that the model is a simulation on a real table")
     add_general(parser, quiet="errors only")
     return parser.parse_args(arguments)
 
@@ -300,6 +302,8 @@ def _count(number: int, what: str) -> str:
 def _execute(options: argparse.Namespace) -> None:
     published = read_published(options.model)
     model = published.model
+    if exposes(published.result, published.real) and not options.simulation:
+        print(f"privfed: {exposure_in_words(str(options.model))}", file=sys.stderr)
     paths = [
         ("--data", options.data),
         ("--predict", options.predict),
@@ -323,7 +327,7 @@ def _execute(options: argparse.Namespace) -> None:
         asked = whole.only(unknown) if unknown.any() else whole
     whose = heads_for(model, asked, own, users)
     fitted = fit_users(model, own.rows, own.frame.who, len(own.frame.names))
-    answers = predict(model, asked.rows, fitted.V, whose)
+    answers = predict(model, asked.rows, fitted.heads, whose)
     again = options.predict is None and not unknown.any()
     content = predictions_file(schema, asked, answers, whose, again)
     write_output("--out", options.out, content)
@@ -331,7 +335,7 @@ def _execute(options: argparse.Namespace) -> None:
         heads = io.BytesIO()
         np.savez(
             heads,
-            V=fitted.V[users],
+            **arrays_of(fitted.heads[users]),  # type: ignore[arg-type]
             users=np.array([own.frame.names[user] for user in users], dtype=np.str_),
         )
         write_output("--head", options.head, heads.getvalue(), mode=0o600)

@@ -10,23 +10,32 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from privfed.commands.parsing import Parser, add_settings, guarded, use_config_dir
-from privfed.foundation.errors import ConfigError, RefutedError
+from privfed.commands.parsing import (
+    Parser,
+    add_settings,
+    failures_refute,
+    guarded,
+    use_config_dir,
+)
+from privfed.foundation.errors import RefutedError
 
 if TYPE_CHECKING:
     from privfed.audit.replay_checks import Report
 
-SMALL = ("data.n=24",)
-"""Few users are enough: sensitivities do not depend on their number."""
+SMALL = ("data.n=200",)
+"""Sensitivities do not depend on the number of users, but blocks of users should be full."""
 EXAMPLES = """
 examples:
-  privfed replay algo=altmin init=pairs neighbouring=add-remove
+  privfed replay algo=altmin init=pairs neighbouring=zero-out
   privfed replay --config-dir mine algo=shared_model        an algorithm of your own
+  privfed replay data=table                                 people with names and any number of rows
   privfed replay algo=expmech rounds=2 --tries 2000         search longer for the worst user
 
-It takes the keys of privfed run (data.n is 24 unless given). Every release is compared between
+It takes the keys of privfed run (data.n is 200 unless given). Every release is compared between
 neighbouring data sets: strange users, users found by a search, users who are absent, nodes that
-lie. Simulated data only; nothing is written.
+lie. Everything that nodes send and that the server publishes is compared, too. A run that fails on
+some user's data is refuted. Simulated data only; nothing is written. data=table takes a made-up
+table of named people, who are renamed, replaced and given other numbers of rows.
 
 exit codes: 0 nothing speaks against the claims; 4 a claim is refuted; 2 bad configuration;
 1 anything else
@@ -78,14 +87,12 @@ def _execute(options: argparse.Namespace) -> None:
     from privfed.audit.replay_checks import replay
     from privfed.config.composition import compose
 
-    if "data=table" in options.overrides:
-        raise ConfigError(
-            "data=table: a replay changes users' data, so it needs simulated ones, "
-            "as data=synthetic has them"
-        )
     use_config_dir(options.config_dir)
-    cfg = compose([*SMALL, *options.overrides], options.config_dir)
-    report = replay(cfg, options.tries)
+    cfg = compose(options.overrides, options.config_dir)
+    if "n" in cfg.data:
+        cfg = compose([*SMALL, *options.overrides], options.config_dir)
+    with failures_refute(f"a replay of {cfg.algo.name}"):
+        report = replay(cfg, options.tries)
     print(_in_words(report))
     for finding in report.findings:
         print(f"REFUTED ({finding.claim}): {finding.words}")

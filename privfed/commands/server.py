@@ -14,7 +14,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from privfed.commands.parsing import Parser, add_general, add_settings, guarded, use_config_dir
+from privfed.commands.parsing import (
+    Parser,
+    add_general,
+    add_settings,
+    add_simulation,
+    guarded,
+    use_config_dir,
+)
 from privfed.foundation.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,6 +31,8 @@ if TYPE_CHECKING:
     from privfed.federation.roster import Roster
     from privfed.runtimes.grpc import Grpc
 
+ROSTER = "roster.json"
+"""File of a run in progress: its registered nodes with their tokens."""
 EXAMPLES = """
 examples:
   privfed roster roster.json alice bob carol
@@ -91,6 +100,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="RUN",
         help="train nothing: give a finished run's model to whoever asks",
     )
+    add_simulation(parser, "--publish and --stay also give out a simulation on a real table")
     add_general(parser)
     return parser.parse_intermixed_args(arguments)
 
@@ -104,6 +114,8 @@ def _execute(options: argparse.Namespace) -> None:
 
     from privfed.experiment.run_folder import carry_out, start_folder
     from privfed.experiment.wiring import Experiment
+    from privfed.federation.user_state import PRIVATE, private_folder
+    from privfed.privacy.statement import check_may_leave, exposes
     from privfed.report import console, loggers
     from privfed.runtimes.grpc import Grpc
 
@@ -114,14 +126,20 @@ def _execute(options: argparse.Namespace) -> None:
             "runtime", cfg.runtime.name, "privfed server is the server of runtime=grpc"
         )
     loggers.chosen(cfg)
-    _configure(runtime, cfg, options)
+    _configure(runtime, experiment, options)
     if options.publish is not None:
+        result = json.loads((options.publish / "result.json").read_text(encoding="utf-8"))
+        exposed = exposes(result, experiment.real)
+        check_may_leave(f"--publish {options.publish}", exposed, options.simulation)
         _publish(experiment, runtime, options.publish)
         return
+    if options.stay:
+        check_may_leave("--stay", experiment.exposes, options.simulation)
     folder = options.resume or start_folder(cfg, cfg.out, cfg.algo.name)
+    # Names and tokens are gone when the run is complete; those of --roster stay with its owner.
     if options.resume is None:
-        experiment.roster.save(folder / "roster.json")
-    tokens = (options.roster or folder / "roster.json").parent / "tokens"
+        experiment.roster.save(private_folder(folder) / ROSTER)
+    tokens = (options.roster or folder / PRIVATE / ROSTER).parent / "tokens"
     if options.roster is None and options.resume is None:
         experiment.roster.write_tokens(tokens)
     runtime.on_listening = lambda port: _announce(experiment.roster, options, tokens, port)
@@ -138,6 +156,7 @@ def _settings(options: argparse.Namespace) -> tuple[DictConfig, Roster | None]:
     from privfed.config.composition import compose
     from privfed.config.saved_config import finished, recall
     from privfed.federation.roster import Roster
+    from privfed.federation.user_state import PRIVATE
 
     before = options.resume or options.publish
     if before is None:
@@ -151,7 +170,7 @@ def _settings(options: argparse.Namespace) -> tuple[DictConfig, Roster | None]:
             )
         look_up = recall if options.publish is None else finished
         cfg = look_up(before, options.overrides)
-        roster = Roster.read(before / "roster.json") if (before / "roster.json").exists() else None
+        roster = None if options.resume is None else Roster.read(before / PRIVATE / ROSTER)
     if cfg.runtime.name != "grpc":
         raise ConfigError.of(
             "runtime", cfg.runtime.name, "privfed server is the server of runtime=grpc"
@@ -161,7 +180,7 @@ def _settings(options: argparse.Namespace) -> tuple[DictConfig, Roster | None]:
     return cfg, roster
 
 
-def _configure(runtime: Grpc, cfg: DictConfig, options: argparse.Namespace) -> None:
+def _configure(runtime: Grpc, experiment: Experiment, options: argparse.Namespace) -> None:
     """Tell the runtime what the command line says about connections."""
     from privfed.runtimes.grpc import Endpoint
     from privfed.runtimes.grpc_transport import Certificates
@@ -169,8 +188,11 @@ def _configure(runtime: Grpc, cfg: DictConfig, options: argparse.Namespace) -> N
     certificates = None if options.insecure else Certificates.read(options.certificates)
     runtime.spawn = options.simulate
     runtime.outside = Endpoint(options.listen, certificates)
+    cfg, budget = experiment.cfg, experiment.budget
+    simulation = ", simulation" if experiment.federation.gate.source.repeatable else ""
     runtime.about = (
-        f"{cfg.algo.name} at epsilon {cfg.eps:g}, delta {cfg.delta:g} ({cfg.neighbouring})"
+        f"{cfg.algo.name} at epsilon {budget.epsilon:g}, delta {budget.delta:g} "
+        f"({budget.neighbouring}{simulation})"
     )
 
 

@@ -70,7 +70,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _command_of(options: argparse.Namespace) -> list[str]:
     """Return the flower-supernode command, with absolute paths, after a check of the settings."""
-    from privfed.commands.node_options import check_data
+    from privfed.commands.node_options import check_data, limits_in
     from privfed.federation.node_config import identity_in, rows_in
     from privfed.runtimes.superlink_processes import supernode_command
 
@@ -85,6 +85,8 @@ def _command_of(options: argparse.Namespace) -> list[str]:
         }
     if options.state is not None:
         node["state"] = str(options.state.resolve())
+    limits = vars(limits_in(options)).items()
+    node |= {key.replace("_", "-"): value for key, value in limits if value is not None}
     identity_in(node)
     rows_in(node)
     authority, key = options.root_certificates.resolve(), options.key.resolve()

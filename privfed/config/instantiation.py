@@ -84,7 +84,8 @@ def algorithm_settings(cfg: DictConfig) -> dict[str, Any]:
     model = without_about(OmegaConf.to_container(cfg.model))
     assert isinstance(algo, dict)
     settings = {str(key): value for key, value in algo.items()}
-    return {**settings, "rounds": cfg.rounds, "seed": cfg.seed, "model": model}
+    top = {"rounds": cfg.rounds, "seed": cfg.seed, "force": cfg.get("force", False)}
+    return {**settings, **top, "model": model}
 
 
 ABOUT = ("kind", "open", "algo")

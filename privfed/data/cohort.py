@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any, ClassVar, Protocol
 
@@ -13,11 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privfed.data.evaluation_bins import Scale
+from privfed.data.user_identity import Identities
 from privfed.foundation.linalg import Array
-from privfed.foundation.seeding import generator
-
-BLOCK = 1024
-"""Users are numbered in public blocks of this size; randomness per user is keyed by block."""
+from privfed.kernels.user_draws import user_draws
 
 BYTES = 1 << 21
 """Bytes of examples that are processed at a time: they fit into a processor's cache."""
@@ -30,7 +27,12 @@ class UserBlock(Protocol):
 
     @property
     def ids(self) -> Ids:
-        """Public numbers (B,) of the users."""
+        """Public numbers (B,) of the users: their places in arrays and on nodes."""
+        ...
+
+    @property
+    def identities(self) -> Identities:
+        """Identities (B,) of the users, which all randomness about them follows from."""
         ...
 
     @property
@@ -56,7 +58,12 @@ class UserCohort(Protocol):
 
     @property
     def ids(self) -> Ids:
-        """Public numbers (n,) of the users."""
+        """Public numbers (n,) of the users: their places in arrays and on nodes."""
+        ...
+
+    @property
+    def identities(self) -> Identities:
+        """Identities (n,) of the users, which all randomness about them follows from."""
         ...
 
     @property
@@ -134,12 +141,15 @@ class Cohort:
         y: targets (n, m).
         truth: what a simulation knows about the users. None for real users, whose errors cannot be
             disclosed without spending privacy.
+        named: identities (n,) of users who are registered by name; None for simulated users, whose
+            number is their identity.
     """
 
     ids: Ids
     X: Array
     y: Array
     truth: Truth | None = None
+    named: Identities | None = None
 
     judging: ClassVar[None] = None
     """Every user counts once."""
@@ -151,6 +161,11 @@ class Cohort:
 
     def __len__(self) -> int:
         return len(self.X)
+
+    @property
+    def identities(self) -> Identities:
+        """See :class:`UserCohort`."""
+        return self.ids.astype(np.uint64) if self.named is None else self.named
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -165,7 +180,8 @@ class Cohort:
     def __getitem__(self, users: slice | Ids) -> Cohort:
         """Return some of the users, with everything as it is stored."""
         truth = None if self.truth is None else self.truth[users]
-        return Cohort(self.ids[users], self.X[users], self.y[users], truth)
+        named = None if self.named is None else self.named[users]
+        return Cohort(self.ids[users], self.X[users], self.y[users], truth, named)
 
     def without_broken_users(self, target: float = 0.0) -> Cohort:
         """Replace the data of users who have a number that is not finite.
@@ -235,90 +251,76 @@ def spread_evenly(n: int, nodes: int) -> list[range]:
     return [range(first, last) for first, last in pairwise(edges)]
 
 
-def groups_of(ids: Ids, n: int, groups: int, seed: int) -> NDArray[np.int64]:
-    """Return the group of each user in a random split of n users into disjoint groups.
+def groups_of(identities: Identities, groups: int, seed: int) -> NDArray[np.int64]:
+    """Return the group of each user in a random split of users into disjoint groups.
 
-    Users are shuffled within their public blocks and then assigned to groups in turn. A node
-    therefore finds the groups of its users without knowing other users.
+    The group of a user follows from its own identity, so that nobody moves to another group if
+    somebody else is replaced. Sizes of groups are therefore random; a group has n / groups users on
+    average.
 
     Args:
-        ids: public numbers (B,) of the users.
-        n: number of all users.
-        groups: number of groups; their sizes differ by at most one.
+        identities: identities (B,) of the users.
+        groups: number of groups.
         seed: seed of the split.
 
     Returns:
         Groups (B,) in 0..groups-1.
     """
-    place = np.empty(len(ids), dtype=np.int64)
-    blocks = ids // BLOCK
-    for block in np.unique(blocks):
-        mine = blocks == block
-        start = int(block) * BLOCK
-        order = generator(seed, "groups", int(block)).permutation(min(BLOCK, n - start))
-        place[mine] = start + order[ids[mine] - start]
-    return place % groups
+    return (groups * draws(seed, identities, 1, "groups")[:, 0]).astype(np.int64)
 
 
-def coins(ids: Ids, probability: float, seed: int, step: int, secret: bool) -> NDArray[np.bool_]:
+def coins(
+    identities: Identities, probability: float, seed: int, step: int, secret: bool
+) -> NDArray[np.bool_]:
     """Return whether each user takes part in a step, independently of all others.
 
-    In simulations coins are keyed by (seed, step, block of users) and the same everywhere. Where
+    In simulations coins follow from (seed, step, identity) and are the same everywhere. Where
     noise is secret, so are coins: whoever knew them would know who took part, and the guarantee
     counts on nobody knowing.
 
     Args:
-        ids: public numbers of the users (n,).
+        identities: identities (n,) of the users.
         probability: probability with which each user takes part.
         seed: seed of the run.
         step: number of the step.
         secret: whether coins come from the operating system's cryptographic generator.
     """
     if secret:
-        words = np.frombuffer(os.urandom(8 * len(ids)), dtype=np.uint64)
+        words = np.frombuffer(os.urandom(8 * len(identities)), dtype=np.uint64)
         return words < np.uint64(probability * 2.0**64)
-    return draws(seed, ids, 1, "coins", step)[:, 0] < probability
+    return draws(seed, identities, 1, "coins", step)[:, 0] < probability
 
 
-def draws(seed: int, ids: Ids, m: int, *purpose: str | int) -> Array:
-    """Draw m uniform numbers per user, which do not depend on how users are spread over nodes.
+def draws(seed: int, identities: Identities, m: int, *purpose: str | int) -> Array:
+    """Draw m uniform numbers per user, which depend on no other user and on no order of users.
 
     Args:
         seed: seed of the run.
-        ids: public numbers (B,) of the users.
+        identities: identities (B,) of the users.
         m: numbers per user.
         purpose: what the numbers are for; other purposes give independent numbers.
 
     Returns:
         Numbers (B, m) in [0, 1).
     """
-    numbers = np.empty((len(ids), m))
-    for block in np.unique(ids // BLOCK):
-        mine = ids // BLOCK == block
-        numbers[mine] = _block_of_draws(seed, m, int(block), purpose)[ids[mine] % BLOCK]
-    return numbers
+    return user_draws(seed, identities, m, *purpose)
 
 
-@lru_cache(maxsize=8)
-def _block_of_draws(seed: int, m: int, block: int, purpose: tuple[str | int, ...]) -> Array:
-    return generator(seed, *purpose, block).random((BLOCK, m))
-
-
-def is_class(y: Array, classes: int) -> NDArray[np.bool_]:
-    """Return whether each target is one of the classes 0..classes-1."""
-    return (y >= 0) & (y < classes) & (y == np.floor(y))
-
-
-def draw_orders(seed: int, round: int, ids: Ids, m: int) -> NDArray[np.intp]:
-    """Return a random order of m examples per user, however users are spread over nodes.
+def draw_orders(seed: int, round: int, identities: Identities, m: int) -> NDArray[np.intp]:
+    """Return a random order of m examples per user, which depends on no other user.
 
     Args:
         seed: seed of the run.
         round: round that the order is drawn for.
-        ids: public numbers of the users (B,).
+        identities: identities (B,) of the users.
         m: number of examples per user.
 
     Returns:
         Places of the examples, (B, m).
     """
-    return np.argsort(draws(seed, ids, m, "batches", round), axis=1)
+    return np.argsort(draws(seed, identities, m, "batches", round), axis=1)
+
+
+def is_class(y: Array, classes: int) -> NDArray[np.bool_]:
+    """Return whether each target is one of the classes 0..classes-1."""
+    return (y >= 0) & (y < classes) & (y == np.floor(y))

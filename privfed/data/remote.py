@@ -29,6 +29,7 @@ class Remote(DataSource):
     """
 
     simulated = False
+    real = True
     personal = True
 
     def __init__(

@@ -26,7 +26,11 @@ class DataSource(Protocol):
     error: str
     """Name of the error by which users are judged: `mse`, `risk` or `frobenius`."""
     simulated: bool
+    named: bool = False
+    """Whether the data name their users, whose identities then follow from their names."""
     """Whether errors may be disclosed, because no real user takes part."""
+    real: bool = False
+    """Whether rows are those of real users, even if a simulation is made with them."""
     personal: bool
     """Whether every user has a predictor of its own that can be judged."""
     seed: int
@@ -84,6 +88,10 @@ class DataSource(Protocol):
     @property
     def notes(self) -> list[str]:
         """Remarks on the data that belong into the result of a run."""
+        return []
+
+    def identity(self) -> list[str]:
+        """Return facts that each identify these data, for their account; as secret as users."""
         return []
 
     @property

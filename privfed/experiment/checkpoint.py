@@ -35,6 +35,7 @@ def save(folder: Path, strategy: Any, rows: Sequence[str]) -> None:
     """
     arrays = {f"shared_{i}": array for i, array in enumerate(strategy.shared)}
     arrays |= {f"memory_{name}": array for name, array in strategy.memory().items()}
+    arrays |= {f"init_{name}": array for name, array in strategy.federation.init.memory().items()}
     facts = {
         "done": strategy.done,
         "started": strategy.started,
@@ -69,13 +70,10 @@ def restore(folder: Path, strategy: Any) -> list[dict[str, Any]]:
         strategy.shared = [
             arrays[f"shared_{i}"] for i in range(sum(name.startswith("shared_") for name in arrays))
         ]
-        strategy.recall(
-            {
-                name.removeprefix("memory_"): array
-                for name, array in arrays.items()
-                if name.startswith("memory_")
-            }
-        )
+        for owner, prefix in ((strategy, "memory_"), (strategy.federation.init, "init_")):
+            mine = [name for name in arrays if name.startswith(prefix)]
+            if mine or owner is strategy:
+                owner.recall({name.removeprefix(prefix): arrays[name] for name in mine})
         strategy.done, strategy.started, strategy.clips = (
             known["done"],
             known["started"],

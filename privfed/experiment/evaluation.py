@@ -7,6 +7,7 @@ private; they are reported in simulations only, and marked so.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,8 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from privfed.config.option_groups import CONF
-from privfed.experiment.result import Outcome
+from privfed.experiment.result import Effort, Outcome
+from privfed.experiment.run_account import NONE
 from privfed.foundation.linalg import Array
 
 if TYPE_CHECKING:
@@ -99,6 +101,8 @@ class Evaluation:
         experiment = self.experiment
         cfg = experiment.cfg.copy()
         cfg.algo = cfg.algo.rivals[name]
+        # Of the rival only an error is told, which is marked as not private in any case.
+        cfg.privacy.account = NONE
         cfg.runtime = OmegaConf.load(CONF / "runtime" / "inprocess.yaml")
         metrics = type(experiment)(cfg, source=experiment.data).run().result["metrics"]
         error = experiment.data.error
@@ -125,4 +129,5 @@ class Evaluation:
             split=split,
             by_size=sums["by_size"].reshape(-1, 4) if "by_size" in sums else None,
             schema=experiment.federation.schema,
+            operator=None if experiment.simulated else asdict(Effort.of(experiment)),
         )

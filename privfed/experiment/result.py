@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from privfed import __version__
 from privfed.data.evaluation_bins import Scale
 from privfed.foundation.linalg import Array
+from privfed.privacy.statement import SIMULATION
 
 if TYPE_CHECKING:
     from privfed.experiment.wiring import Experiment
@@ -32,10 +33,15 @@ class PrivacyResult:
         epsilon, delta: what everything released together costs, under `neighbouring`.
         target_epsilon: the budget.
         neighbouring: neighbouring relation.
-        guarantee: `worst-case`, `under <assumption>` or `none`.
+        guarantee: `worst-case`, `under <assumption>`, `simulation` (noise that can be repeated) or
+            `none`.
         noise: where noise comes from.
         releases: number of releases.
+        would_be: guarantee that the same run with secret noise would have; None unless the run is
+            a simulation. `epsilon` is then what that run would guarantee.
         epsilon_by_neighbouring: cost under each relation for which sensitivities are known.
+        account: what everything ever released from these data costs together; `none: ` and the
+            reason for a run outside any account.
     """
 
     epsilon: float
@@ -45,7 +51,9 @@ class PrivacyResult:
     guarantee: str
     noise: str
     releases: int
+    would_be: str | None
     epsilon_by_neighbouring: dict[str, float]
+    account: dict[str, Any] | str
 
 
 @dataclass(frozen=True)
@@ -61,8 +69,8 @@ class Result:
         notes: what a reader should know besides the numbers.
         heads: whether every user has a predictor of its own.
         privacy: what was guaranteed and spent.
-        time: seconds of the run and of its parts.
-        peak_rss_mb: most memory that the process has held.
+        time: seconds of the run and of its parts; None where users are real.
+        peak_rss_mb: most memory that the process has held; None likewise.
         versions: of Python and of the packages that decide what a run computes.
     """
 
@@ -77,14 +85,17 @@ class Result:
     notes: list[str]
     heads: bool
     privacy: PrivacyResult
-    time: dict[str, float]
-    peak_rss_mb: float
+    time: dict[str, float] | None
+    peak_rss_mb: float | None
     versions: dict[str, str]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the content of result.json; what does not apply is absent."""
         content = asdict(self)
-        absent = {"judged": self.judged is None, "notes": not self.notes, "heads": self.heads}
+        if self.privacy.would_be is None:
+            del content["privacy"]["would_be"]
+        absent = {"notes": not self.notes, "heads": self.heads}
+        absent |= {key: content[key] is None for key in ("judged", "time", "peak_rss_mb")}
         return {key: value for key, value in content.items() if not absent.get(key)}
 
 
@@ -103,6 +114,8 @@ class Outcome:
     """Gains by number of rows (see `privfed.report.gain_chart`), in simulations on tables."""
     schema: Any = None
     """Columns of a table; None without a table."""
+    operator: dict[str, Any] | None = None
+    """Times and memory where users are real: for the operator alone, and None in simulations."""
 
 
 @cache
@@ -131,6 +144,40 @@ def peak_rss_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+@dataclass(frozen=True)
+class Effort:
+    """What a run took. It tells how many rows users have, so it is published of simulations only.
+
+    Attributes:
+        time: seconds of the run and of its parts.
+        peak_rss_mb: most memory that the process has held.
+        steps: seconds of each step of this process; those before a run was resumed are not known.
+    """
+
+    time: dict[str, float]
+    peak_rss_mb: float
+    steps: list[float]
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> Effort:
+        """Measure what the run of an experiment took until now."""
+        task, rows = experiment.strategy.rounds_task, experiment.rows
+        # A resumed run has rows of an earlier process, whose times may be known.
+        seconds = [row.get("seconds", 0.0) for row in rows[: len(rows) - len(experiment.seconds)]]
+        timed = zip(rows, [*seconds, *experiment.seconds], strict=True)
+        rounds = [(row["users"], s) for row, s in timed if row["task"] == task and row["round"] > 0]
+        spent = sum(s for _, s in rounds)
+        now = time.perf_counter()
+        parts = {
+            "total_s": now - experiment.started,
+            "setup_s": experiment.federation.ready - experiment.started,
+            "rounds_s": spent,
+        }
+        if rounds and spent:
+            parts["user_rounds_per_s"] = sum(users for users, _ in rounds) / spent
+        return cls(parts, peak_rss_mb(), list(experiment.seconds))
+
+
 def result_of(experiment: Experiment, metrics: dict[str, float]) -> Result:
     """Return what result.json says of the steps taken so far.
 
@@ -142,21 +189,24 @@ def result_of(experiment: Experiment, metrics: dict[str, float]) -> Result:
     ledger, budget = experiment.ledger, experiment.budget
     task = strategy.rounds_task
     rounds = [row for row in experiment.rows if row["task"] == task and row["round"] > 0]
-    rounds_s = sum(row["seconds"] for row in rounds)
-    guarantee = strategy.guarantee or cfg.algo.guarantee
+    basis = strategy.guarantee or cfg.algo.guarantee
     if math.isinf(ledger.epsilon):
-        guarantee = "none"
+        basis = "none"
+    source = experiment.federation.gate.source
+    simulation = source.repeatable and ledger.releases and basis != "none"
     init_notes = list(experiment.federation.init.notes)
-    notes = [*strategy.notes(), *init_notes, *data.notes, *absences(experiment)]
+    notes = [
+        *experiment.notes,
+        *strategy.notes(),
+        *init_notes,
+        *data.notes,
+        *absences(experiment),
+    ]
     # Without a guarantee no number may look like one, whatever the ledger holds.
-    general = guarantee in ("none", "worst-case")
+    general = basis in ("none", "worst-case")
     relations = strategy.relations if general else (budget.neighbouring,)
-    cost = {
-        name: math.inf if guarantee == "none" else ledger.epsilon_under(name) for name in relations
-    }
-    speed = {}
-    if rounds and experiment.simulated:
-        speed = {"user_rounds_per_s": sum(row["users"] for row in rounds) / rounds_s}
+    cost = {name: math.inf if basis == "none" else ledger.epsilon_under(name) for name in relations}
+    told = Effort.of(experiment) if experiment.simulated else None
     return Result(
         algo=cfg.algo.name,
         runtime=experiment.runtime.name,
@@ -173,18 +223,15 @@ def result_of(experiment: Experiment, metrics: dict[str, float]) -> Result:
             delta=ledger.delta,
             target_epsilon=budget.epsilon,
             neighbouring=budget.neighbouring,
-            guarantee=guarantee,
-            noise=experiment.federation.gate.source.name,
+            guarantee=SIMULATION if simulation else basis,
+            would_be=basis if simulation else None,
+            noise=source.name,
             releases=len(ledger.releases),
             epsilon_by_neighbouring=cost,
+            account=experiment.account.statement(),
         ),
-        time={
-            "total_s": experiment.told_seconds(time.perf_counter() - experiment.started),
-            "setup_s": experiment.told_seconds(experiment.federation.ready - experiment.started),
-            "rounds_s": rounds_s,
-            **speed,
-        },
-        peak_rss_mb=told_memory(peak_rss_mb(), experiment.simulated),
+        time=None if told is None else told.time,
+        peak_rss_mb=None if told is None else told.peak_rss_mb,
         versions=versions(),
     )
 
@@ -194,14 +241,6 @@ def judged(sums: dict[str, Any]) -> dict[str, int] | None:
     if not sums.get("judged"):
         return None
     return {"rows": int(sums["judged"]), "users": int(sums["judged_users"])}
-
-
-def told_memory(megabytes: float, simulated: bool) -> float:
-    """Return memory as it may be published: for real users, rounded up to a power of two.
-
-    The exact number would reveal how many rows real users have.
-    """
-    return megabytes if simulated else 2.0 ** math.ceil(math.log2(megabytes))
 
 
 def absences(experiment: Experiment) -> list[str]:

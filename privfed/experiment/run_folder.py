@@ -78,7 +78,7 @@ def carry_out(
         say: called with every command line that the runtime executes.
     """
     books = loggers.chosen(experiment.cfg)
-    books.start(experiment.cfg, folder)
+    books.start(experiment.cfg, folder, dated=experiment.simulated)
 
     def step(row: Row) -> None:
         on_step(row)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
 import traceback
 from collections import deque
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 
@@ -28,6 +29,9 @@ from privfed.foundation.errors import BudgetError, ConfigError, PrivfedError, ch
 from privfed.report.past_runs import SWEEP, Setting, find, read_json, settings_of, shown
 from privfed.report.sweep_console import PatientConsole, SweepProgress, show_sweep
 from privfed.report.wording import error_of
+
+if TYPE_CHECKING:
+    from privfed.experiment.run_account import RunAccount
 
 
 @dataclass(frozen=True)
@@ -58,8 +62,8 @@ def work(task: tuple[str, Any, Any]) -> Any:
         return Failed(f"{type(error).__name__}: {' '.join(str(error).split())}")
 
 
-def check(overrides: Sequence[str], config_dir: str | None) -> str:
-    """Return the whole configuration of one run as YAML.
+def check(overrides: Sequence[str], config_dir: str | None) -> tuple[str, RunAccount]:
+    """Return the whole configuration of one run as YAML, and the account that it would use.
 
     It has one thread, and as many nodes as the run would have by itself.
 
@@ -71,6 +75,7 @@ def check(overrides: Sequence[str], config_dir: str | None) -> str:
         ConfigError: the configuration is not allowed.
     """
     from privfed.config.composition import compose
+    from privfed.experiment.run_account import account_of
     from privfed.experiment.wiring import Experiment
     from privfed.report import loggers
 
@@ -83,7 +88,7 @@ def check(overrides: Sequence[str], config_dir: str | None) -> str:
     experiment = Experiment(cfg)
     if "threads" in cfg.runtime:
         cfg.runtime.nodes, cfg.runtime.threads = len(experiment.nodes), cfg.runtime.threads or 1
-    return OmegaConf.to_yaml(cfg)
+    return OmegaConf.to_yaml(cfg), account_of(experiment, None, say=lambda words: None)
 
 
 def perform(folder: Path, resume: bool) -> Any:
@@ -125,7 +130,9 @@ def execute(
         return
     wanted = combinations(overrides)
     with Pool(min(jobs, len(wanted)), work) as pool:
-        texts = _check_all(pool, [line for _, line in wanted], config_dir)
+        checked = _check_all(pool, [line for _, line in wanted], config_dir)
+        check_together([account for _, account in checked])
+        texts = [text for text, _ in checked]
         folder = _prepare(overrides, [choice for choice, _ in wanted], texts)
         _run_all(pool, folder, runs_of(folder), quiet)
 
@@ -138,8 +145,10 @@ def runs_of(folder: Path) -> list[str]:
     return list(runs)
 
 
-def _check_all(pool: Pool, lines: Sequence[list[str]], config_dir: str | None) -> list[str]:
-    """Return the configuration of every combination; raise an error if one is refused."""
+def _check_all(
+    pool: Pool, lines: Sequence[list[str]], config_dir: str | None
+) -> list[tuple[str, RunAccount]]:
+    """Return what `check` says of every combination; raise an error if one is refused."""
     answers = {}
     try:
         for (_, line, _), answer in pool.map(deque(("check", line, config_dir) for line in lines)):
@@ -157,6 +166,29 @@ def _check_all(pool: Pool, lines: Sequence[list[str]], config_dir: str | None) -
     except KeyboardInterrupt as error:
         raise PrivfedError("interrupted; nothing was started") from error
     return [answers[tuple(line)] for line in lines]
+
+
+def check_together(accounts: Sequence[RunAccount]) -> None:
+    """Refuse a sweep whose runs together exceed the limit of an account.
+
+    Args:
+        accounts: account of each run.
+
+    Raises:
+        BudgetError: the limit would be exceeded.
+    """
+    from privfed.experiment.run_account import Accounted
+    from privfed.privacy.account import Account, reserve_all
+
+    shared: dict[Path, list[Accounted]] = {}
+    for run in accounts:
+        if isinstance(run, Accounted):
+            for account in run.accounts:
+                shared.setdefault(account.path, []).append(run)
+    for path, runs in shared.items():
+        reservations = [run.reservation for run in runs]
+        for limit in {run.limit for run in runs}:
+            reserve_all([Account(path)], reservations, limit, only_check=True)
 
 
 def _prepare(overrides: Sequence[str], choices: Sequence[Choice], texts: Sequence[str]) -> Path:
@@ -227,7 +259,8 @@ def _begun(folder: Path) -> bool:
 def sum_up(folder: Path, quiet: bool) -> None:
     """Write summary.csv and report.html of the finished runs, and print a table of them."""
     # Imported here, since it takes a while.
-    from privfed.report.comparison_page import SEVERAL, add_up, comparison_page
+    from privfed.report.comparison_page import comparison_page
+    from privfed.report.run_totals import several_in_words
 
     runs = find([folder])
     settings = settings_of(runs)
@@ -238,8 +271,8 @@ def sum_up(folder: Path, quiet: bool) -> None:
         return
     show_sweep(settings)
     console = PatientConsole(highlight=False)
-    if add_up(runs):
-        console.print(SEVERAL)
+    if words := several_in_words(runs):
+        console.print(words)
     console.print(
         f"written to {folder}: summary.csv, report.html, and a folder a run", soft_wrap=True
     )
@@ -266,9 +299,11 @@ def summary_csv(settings: Sequence[Setting]) -> str:
     for s in settings:
         result = s.runs[0].result
         privacy, metric = result["privacy"], error_of(result["metrics"])
-        told = [metric, s.error if metric else "", "" if s.spread is None else s.spread]
-        seconds = sum(run.result["time"]["total_s"] for run in s.runs)
+        error = "" if math.isnan(s.error) else s.error
+        told = [metric, error, "" if s.spread is None else s.spread]
+        spent = [run.result["time"]["total_s"] for run in s.runs if "time" in run.result]
+        seconds = round(sum(spent), 3) if len(spent) == len(s.runs) else ""
         own = [shown(value) for value in (s.line | s.budget).values()]
-        claim = [privacy[key] for key in ("delta", "neighbouring", "guarantee")]
-        writer.writerow([*own, len(s.runs), *told, s.epsilon, *claim, round(seconds, 3)])
+        claim = [privacy["delta"], privacy["neighbouring"], s.claim]
+        writer.writerow([*own, len(s.runs), *told, s.epsilon, *claim, seconds])
     return table.getvalue()

@@ -13,23 +13,25 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from privfed.algorithm.plan_for_nodes import plan_for_nodes
 from privfed.config.composition import LINEAR, TABLE, model_kind
 from privfed.config.instantiation import algorithm_settings, build, filled
 from privfed.data.source import DataSource
 from privfed.experiment import checkpoint
 from privfed.experiment.evaluation import Evaluation
 from privfed.experiment.result import Outcome, result_of
+from privfed.experiment.run_account import Outside, RunAccount, account_of, keep_account_path
 from privfed.federation.client_factory import ClientFactory
 from privfed.federation.federation import Federation
 from privfed.federation.roster import Roster
 from privfed.federation.step_record import StepRecord
-from privfed.federation.user_state import PRIVATE, keep_fingerprint
+from privfed.federation.user_state import PRIVATE, keep_fingerprint, keep_run
 from privfed.foundation.errors import ConfigError, PrivfedError, check_whole
 from privfed.foundation.linalg import Array
 from privfed.privacy.gate import NoiseGate
 from privfed.privacy.ledger import Budget, Ledger
 from privfed.privacy.noise import NoiseSource, noise_source
-from privfed.privacy.settings import PrivacySettings
+from privfed.privacy.settings import PrivacySettings, check_delta
 from privfed.runtimes.runtime import Runtime
 
 Row = dict[str, Any]
@@ -54,8 +56,11 @@ class Experiment:
     ) -> None:
         self.cfg = cfg
         self.rows: list[Row] = []
+        self.seconds: list[float] = []
+        """Time of each step of this process, which tells how many rows users have."""
         self.started = time.perf_counter()
         self.budget = Budget(cfg.eps, cfg.delta, cfg.neighbouring)
+        cfg.neighbouring = self.budget.neighbouring  # an alias is neither saved nor shown
         self.runtime: Runtime = build(cfg.runtime, "runtime")()
         self.factory = ClientFactory.of(cfg, source)
         self.data = self.factory.source
@@ -72,16 +77,22 @@ class Experiment:
         if not self.simulated and math.isinf(self.budget.epsilon):
             allowed = "releases real users' sums without noise; it is for simulations only"
             raise ConfigError.of("eps", "inf", allowed)
-        privacy = {key: value for key, value in cfg.privacy.items() if key != "noise"}
+        self.real = self.data.real or not self.roster.simulated
+        """Whether rows are those of real users, even if this run is a simulation with them."""
+        keep_account_path(cfg)
+        privacy = PrivacySettings(
+            **{str(key): value for key, value in cfg.privacy.items() if key != "noise"}
+        )
         noise = noise_source(cfg.privacy.noise, cfg.seed, self.simulated)
-        self.ledger = Ledger(self.budget)
+        self.ledger = Ledger(self.budget, dated=self.simulated)
         self.federation = Federation(
             nodes=self.nodes,
             d=self.data.d,
             k=k,
             seed=cfg.seed,
             gate=NoiseGate(self.ledger, noise),
-            privacy=PrivacySettings(**privacy),
+            privacy=privacy,
+            identities=self.roster.identities(self.data.named),
             init=self._make_init(),
             error=self.data.error,
             personal=self.simulated and self.data.personal,
@@ -91,6 +102,12 @@ class Experiment:
             **vars(self.runtime.patience),
         )
         self.strategy = self._make_strategy(self.federation)
+        self.notes = self._delta_notes()
+        self.account: RunAccount = Outside("nothing was released to anybody")
+        """Account of all releases from these data; opened when the run starts."""
+        self.charged = True
+        """Whether releases are those of a run, rather than a checker's repetitions."""
+        self.factory = self.factory.planned(plan_for_nodes(self.strategy))
         self.watches = True
         """Whether fresh public users are judged after every step, where data are simulated."""
         # Settings of clients are checked before anything is written.
@@ -108,6 +125,18 @@ class Experiment:
         strategy.prepare()
         return strategy
 
+    def _delta_notes(self) -> list[str]:
+        """Return a note on a large delta, or refuse it, if delta is a part of the claim."""
+        costs = [cost for step in self.strategy.plan for _, cost in self.strategy.costs(step)]
+        if math.isinf(self.budget.epsilon) or not any(cost.mu > 0 for cost in costs):
+            return []
+        return check_delta(self.budget.delta, self.data.n, self.federation.privacy.force_delta)
+
+    @property
+    def exposes(self) -> bool:
+        """Whether the published model would be a simulation on the rows of real users."""
+        return self.real and self.federation.gate.source.repeatable and bool(self.strategy.plan)
+
     def renewed(self, source: NoiseSource | None = None) -> Experiment:
         """Return the same experiment with its own ledger, gate and strategy.
 
@@ -117,7 +146,8 @@ class Experiment:
             source: source of noise; None takes this experiment's.
         """
         twin = copy.copy(self)
-        twin.rows, twin.ledger = [], Ledger(self.budget)
+        twin.rows, twin.seconds, twin.charged = [], [], False
+        twin.ledger = Ledger(self.budget, dated=self.simulated)
         gate = NoiseGate(twin.ledger, source or self.federation.gate.source)
         twin.federation = replace(self.federation, gate=gate, init=self._make_init())
         twin.strategy = self._make_strategy(twin.federation)
@@ -139,7 +169,9 @@ class Experiment:
         written: list[str] = []
 
         def keep(record: StepRecord) -> None:
-            record.seconds = self.told_seconds(record.seconds)
+            self.seconds.append(float(record.seconds or 0.0))
+            if not self.simulated:
+                record.seconds = None
             row = record.as_row()
             self.rows.append(row)
             if folder is not None:
@@ -147,6 +179,8 @@ class Experiment:
                 checkpoint.save(folder, self.strategy, written)
             on_step(row)
 
+        if folder is not None and not self.simulated:
+            self.factory = replace(self.factory, run=keep_run(folder, self.factory.run, resume))
         if folder is not None and self.data.fingerprint is not None:
             keep_fingerprint(folder, self.data.fingerprint, resume)
         try:
@@ -155,6 +189,10 @@ class Experiment:
                 written = [json.dumps(row) for row in self.rows]
             elif folder is not None:
                 self.ledger.open(folder / "ledger.jsonl")
+            if self.charged:
+                self.account = account_of(self, folder)
+                self.account.reserve()
+                self.ledger.on_charge = self.account.record
             if folder is not None and self.remembers and self.simulated:
                 self.factory = self.factory.keeping(folder / PRIVATE)
             evaluation = Evaluation(self)
@@ -174,13 +212,6 @@ class Experiment:
     def keep_record(self, record: StepRecord) -> None:
         """Add the record of a step to those of the run."""
         self.rows.append(record.as_row())
-
-    def told_seconds(self, seconds: float) -> float:
-        """Return a time as it may be published: for real users, in whole seconds.
-
-        The exact time would reveal something about real users' data.
-        """
-        return seconds if self.simulated else float(math.ceil(seconds))
 
     def model(self) -> dict[str, Array]:
         """Return the published model by name; empty if there is none yet."""

@@ -5,6 +5,7 @@ The same factory works in this process, in a worker process and on another machi
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +20,7 @@ from privfed.data.cohort import UserCohort
 from privfed.data.source import DataSource
 from privfed.federation.head_store import HeadStore
 from privfed.federation.node_settings import Welcome
+from privfed.federation.plan import Plan
 from privfed.federation.user_state import Memory
 from privfed.foundation.compilation import Job, expect
 from privfed.foundation.linalg import Array
@@ -60,6 +62,8 @@ class ClientFactory:
         candidates: candidates per round, where users score some.
         private: folder where nodes keep what their users remember from round to round; in memory
             only unless given.
+        plan: what nodes will be asked, where they are told beforehand.
+        run: number of the run, likewise.
         given_source: data source that was made before; made from the settings unless given. It
             stays in this process: it is neither compared nor pickled.
     """
@@ -71,6 +75,8 @@ class ClientFactory:
     rounds: int = 0
     candidates: int = 0
     private: str | None = None
+    plan: Plan | None = field(default=None, compare=False, repr=False)
+    run: str = field(default="", compare=False)
     given_source: DataSource | None = field(default=None, compare=False, repr=False)
 
     @classmethod
@@ -137,6 +143,10 @@ class ClientFactory:
         """Return the same factory for nodes that keep what their users remember in a folder."""
         return replace(self, private=str(folder), given_source=self.source)
 
+    def planned(self, plan: Plan) -> ClientFactory:
+        """Return the same factory for a run with this plan, under a fresh random number."""
+        return replace(self, plan=plan, run=secrets.token_hex(16), given_source=self.source)
+
     def __call__(self, users: range) -> Any:
         """Make the client of a node, with the data of its users only.
 
@@ -179,6 +189,8 @@ class ClientFactory:
             about=about,
             published=published,
             simulated=simulated,
+            plan=None if published or self.plan is None else self.plan.to_dict(),
+            run="" if published else self.run,
         )
 
     def serving(self, cohort: UserCohort) -> Any:

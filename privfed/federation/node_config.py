@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from privfed.config.composition import CONF
 from privfed.federation.identity import Identity
+from privfed.federation.limits import Limits
 from privfed.federation.participant import OwnRows, Participant
 from privfed.foundation.errors import ConfigError, nearest
 
@@ -19,6 +21,10 @@ NODE_KEYS = (
     "target",
     "test",
     "state",
+    "max-clip",
+    "max-epsilon",
+    "max-delta",
+    "min-users",
     "partition-id",
     "num-partitions",
 )
@@ -41,7 +47,8 @@ def participant_for(node: Mapping[str, Any], say: Callable[[str], None]) -> Part
     own = os.environ.get("PRIVFED_CONFIG_DIR")
     folders = (CONF, Path(own)) if own else (CONF,)
     state = Path(str(node["state"])) if "state" in node else None
-    return Participant(identity_in(node), rows_in(node), state, folders, say)
+    limits = limits_in(node)
+    return Participant(identity_in(node), rows_in(node), state, folders, say, limits, one_run=False)
 
 
 def identity_in(node: Mapping[str, Any]) -> Identity:
@@ -64,6 +71,24 @@ def identity_in(node: Mapping[str, Any]) -> Identity:
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"{path}: cannot be read ({reason})") from error
+
+
+def limits_in(node: Mapping[str, Any]) -> Limits:
+    """Return the limits that the operator of a node sets.
+
+    Raises:
+        ConfigError: if a value is not allowed.
+    """
+    given: dict[str, Any] = {}
+    for key in (field.name.replace("_", "-") for field in fields(Limits)):
+        if key in node:
+            value, whole = node[key], key == "min-users"
+            kind = int if whole else (int, float)
+            if isinstance(value, bool) or not isinstance(value, kind):
+                allowed = "must be a whole number" if whole else "must be a number"
+                raise ConfigError(f"node-config {key}={value}: {allowed}")
+            given[key.replace("-", "_")] = value
+    return Limits(**given)
 
 
 def rows_in(node: Mapping[str, Any]) -> OwnRows | None:

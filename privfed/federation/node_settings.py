@@ -28,6 +28,9 @@ class Welcome:
         about: description of the federation, for people.
         published: whether the node only receives a finished model.
         simulated: whether the users of the node are registered as simulated.
+        plan: what will be asked, as values of JSON (see :class:`privfed.federation.plan.Plan`);
+            None if nothing will be.
+        run: number that the server drew for the run; a resumed run keeps it.
     """
 
     client: Settings
@@ -43,6 +46,8 @@ class Welcome:
     about: str = "the federation"
     published: bool = False
     simulated: bool = False
+    plan: dict[str, Any] | None = None
+    run: str = ""
 
     def to_json(self) -> str:
         """Return the text that travels to the node."""
@@ -91,6 +96,8 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     "about": str,
     "published": bool,
     "simulated": bool,
+    "plan": (dict, type(None)),
+    "run": str,
 }
 
 

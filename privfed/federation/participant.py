@@ -7,8 +7,10 @@ algorithms, but it cannot run code of its own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +28,20 @@ from omegaconf import OmegaConf
 
 from privfed import __version__
 from privfed.config.option_groups import CONF
-from privfed.data.cohort import Cohort
 from privfed.data.tables.client_rows import has_users, read_own_rows
 from privfed.federation.client_factory import ClientFactory, ServingClient
+from privfed.federation.client_ledger import ClientLedger
 from privfed.federation.head_store import HeadStore
 from privfed.federation.identity import Identity
+from privfed.federation.limits import Limits, StepGuard
+from privfed.federation.node_clients import NodeClients, Rows, Served, clients_for
 from privfed.federation.node_settings import Welcome
+from privfed.federation.plan import Plan
 from privfed.foundation.errors import ConfigError, PrivfedError
-from privfed.foundation.linalg import Array
+from privfed.foundation.state_folder import state_folder
+
+RUN = re.compile("[0-9a-f]{32}")
+"""Number of a run, as a server draws it."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,7 @@ class OwnRows:
     Attributes:
         path: CSV file with a header.
         target: column to predict.
-        test: fraction of each user's rows, the last ones, that only judge the final model.
+        test: fraction of each user's rows, chosen at random, that only judges the final model.
     """
 
     path: Path
@@ -51,14 +59,18 @@ class OwnRows:
     test: float
 
     def read(
-        self, name: str, users: int | None, welcome: Welcome
-    ) -> dict[str, tuple[Array, Array]]:
+        self, name: str, users: int | None, welcome: Welcome, say: Callable[[str], None]
+    ) -> dict[str, Rows]:
         """Read the rows and check them against what the server expects.
+
+        Users who have no rows keep nobody away. More users than are registered are refused, here
+        and before anything is sent: nobody but the operator can say who is meant.
 
         Args:
             name: name of the node, and of its user if it has only one.
             users: number of registered users; any number unless given.
             welcome: what the server sent.
+            say: prints a line for the operator of the node.
 
         Returns:
             X (m, d) and y (m,) per user, by name.
@@ -67,22 +79,20 @@ class OwnRows:
             ConfigError: if the file cannot be read or does not fit.
         """
         alone = users == 1 or (users is None and not has_users(self.path))
-        rows = read_own_rows(self.path, self.target, welcome.columns, name if alone else None)
-        for user, (X, _) in rows.items():
-            if X.shape[1] != welcome.d:
-                raise ConfigError(
-                    f"{self.path}: has {X.shape[1]} feature columns, the federation has {welcome.d}"
-                )
-            if len(X) != len(next(iter(rows.values()))[0]):
-                raise ConfigError(
-                    f"{self.path}: user {user!r} has {len(X)} rows, others have not; "
-                    "give all the same number"
-                )
-        if users is not None and len(rows) != users:
+        rows = read_own_rows(self.path, self.target, welcome.columns, name if alone else None, say)
+        width = next(iter(rows.values()))[0].shape[1]
+        if width != welcome.d:
+            raise ConfigError(
+                f"{self.path}: has {width} feature columns, the federation has {welcome.d}"
+            )
+        if users is not None and len(rows) > users:
             raise ConfigError(
                 f"{self.path}: has rows of {len(rows)} user(s), "
                 f"but {users} are registered for {name}"
             )
+        if users is not None and len(rows) < users:
+            missing = f"{users - len(rows)} of {users} registered user(s)"
+            say(f"{self.path}: {missing} have no rows and contribute nothing")
         return rows
 
 
@@ -100,15 +110,24 @@ class TurnedAwayError(PrivfedError):
         self.later = later
 
 
+class PlanShownError(PrivfedError):
+    """The plan was shown, which is all that was asked for: the conversation ends."""
+
+
 class Participant:
     """Answers the server's questions for the users of one node.
 
     Args:
         identity: name and token of the node.
         rows: file of the real users; None if the users are simulated as the server says.
-        state: folder where heads and memories of the users are kept, if any.
+        state: folder where heads and memories of the users are kept, if any, and the node's own
+            ledger; without it the ledger is in the state folder of the person at this machine.
         folders: folders of configuration files that name the targets which may be made.
         say: prints a line for the operator of the node.
+        limits: what the operator allows.
+        only_plan: show the plan of the run and leave.
+        one_run: refuse other runs of the server than the first, whose plan was shown; otherwise
+            the limits alone decide.
     """
 
     def __init__(
@@ -118,17 +137,22 @@ class Participant:
         state: Path | None = None,
         folders: tuple[Path, ...] = (CONF,),
         say: Callable[[str], None] = print,
+        limits: Limits | None = None,
+        only_plan: bool = False,
+        one_run: bool = True,
     ) -> None:
         self.identity, self.rows, self.state = identity, rows, state
         self.folders, self.say = folders, say
-        self.made: ServingClient | None = None
-        """The client that serves the users, once the server has sent its settings."""
-        self.held_out: tuple[Array, Array] | None = None
+        self.limits, self.only_plan, self.one_run = limits or Limits(), only_plan, one_run
+        self.made: NodeClients | None = None
+        """The clients that serve the users, once the server has sent its settings."""
+        self.guard: StepGuard | None = None
+        """Decides which steps are answered, where users are real and train."""
         self._settings, self._error = "", "mse"
 
     @property
-    def client(self) -> ServingClient:
-        """The client that serves the users.
+    def clients(self) -> NodeClients:
+        """The clients that serve the users.
 
         Raises:
             PrivfedError: if the server has not sent its settings yet.
@@ -136,6 +160,11 @@ class Participant:
         if self.made is None:
             raise PrivfedError("the server asked before it sent its settings")
         return self.made
+
+    @property
+    def client(self) -> ServingClient:
+        """One of the clients that serve the users; see `clients`."""
+        return self.clients.first
 
     def properties(self, question: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """Answer a question of the admission protocol.
@@ -179,7 +208,7 @@ class Participant:
         if text == self._settings:
             return
         welcome = Welcome.from_json(text)
-        known = set(targets_in_files(self.folders))
+        known = known_targets(self.folders)
         for target in targets(vars(welcome)):
             if target not in known:
                 raise ConfigError(
@@ -192,76 +221,152 @@ class Participant:
                 "known to everybody, and would not protect your data; nothing was sent. It has to "
                 "register you as a real user (privfed roster)"
             )
-        factory, users, names = ClientFactory.from_welcome(welcome), welcome.users, {}
+        guard = None if self.rows is None else self._guarded(self.rows, welcome)
+        if self.only_plan:
+            self._show_plan(welcome, guard)
+            raise PlanShownError("the plan was shown")
+        factory, names = ClientFactory.from_welcome(welcome), dict[int, str]()
         if self.rows is None:
-            client: ServingClient = factory(users)
+            made = NodeClients([Served(factory(welcome.users))])
         else:
-            registered = None if welcome.published else len(users)
-            rows = self.rows.read(self.identity.name, registered, welcome)
-            names = {users.start + i: name for i, name in enumerate(rows)}
-            client = factory.serving(self._own_cohort(list(rows.values()), users.start))
-            if not client.takes_rows:
-                raise ConfigError(
-                    f"{self.rows.path}: the federation learns from pictures, "
-                    "and rows of a table are none; nothing was sent"
-                )
+            made, names = self._with_own_rows(self.rows, welcome, factory)
         if self.state is not None:
-            client.store = HeadStore(self.state, names)
-            if client.memory is not None:
-                client.memory.keep_in(self.state, "rounds")
-        self.made, self._settings, self._error = client, text, welcome.error
-        self._say_what_was_joined(welcome, len(names))
+            for client in (*(each.client for each in made.served), made.absent):
+                if client is not None and client.memory is not None:
+                    client.memory.keep_in(self.state, "rounds")
+            store = HeadStore(self.state, names)
+            for each in made.served:
+                each.client.store = store
+        self.made, self.guard = made, guard
+        self._settings, self._error = text, welcome.error
+        self._say_what_was_joined(welcome)
+        if guard is not None and guard.ledger.last(guard.run) is None:
+            self._show_plan(welcome, guard)
 
-    def _say_what_was_joined(self, welcome: Welcome, own: int) -> None:
-        """Tell the operator which federation was joined and with how many users and rows.
+    def _guarded(self, rows: OwnRows, welcome: Welcome) -> StepGuard | None:
+        """Return what decides which steps are answered; None if only the model is taken.
 
-        Args:
-            welcome: what the server sent.
-            own: number of real users.
+        Raises:
+            ConfigError: if the server sent no plan, or one that is refused.
+            BudgetError: if the run would cost more than the operator allows.
         """
+        if welcome.published:
+            return None
+        if self.one_run and self.guard is not None and welcome.run != self.guard.run:
+            raise ConfigError(
+                "refused: the server began another run; start this client again to take part in it"
+            )
+        if welcome.plan is None or not RUN.fullmatch(welcome.run):
+            raise ConfigError("refused: the server did not say what it will ask; nothing was sent")
+        ledger = ClientLedger(self._ledger_folder(), rows.path)
+        plan = Plan.from_dict(welcome.plan)
+        guard = StepGuard(plan, welcome.run, welcome.seed, self.limits, ledger)
+        try:
+            guard.check_plan()
+        except PrivfedError:
+            if self.only_plan:
+                self._show_plan(welcome, guard)
+            raise
+        return guard
+
+    def _ledger_folder(self) -> Path:
+        """Return where this node's ledger is: in its own folder, or in that of the machine's user.
+
+        Raises:
+            ConfigError: if there is neither.
+        """
+        if self.state is not None:
+            return self.state
+        try:
+            return state_folder() / "client"
+        except OSError as error:
+            raise ConfigError(
+                f"this client's ledger has no place ({error.strerror}); give a folder with --state"
+            ) from error
+
+    def _with_own_rows(
+        self, own: OwnRows, welcome: Welcome, factory: ClientFactory
+    ) -> tuple[NodeClients, dict[int, str]]:
+        """Return the clients of the real users, and their names by public number."""
+        users = welcome.users
+        registered = None if welcome.published else users
+        count = None if registered is None else len(registered)
+        found = own.read(self.identity.name, count, welcome, self.say)
+        names = {users.start + i: name for i, name in enumerate(found)}
+        rows = {number: found[name] for number, name in names.items()}
+        made = clients_for(factory, rows, names, registered, own.test, self.say)
+        if not made.first.takes_rows:
+            raise ConfigError(
+                f"{own.path}: the federation learns from pictures, "
+                "and rows of a table are none; nothing was sent"
+            )
+        return made, names
+
+    def _show_plan(self, welcome: Welcome, guard: StepGuard | None) -> None:
+        """Tell the operator what the server will ask, and what that costs by the own ledger."""
+        if guard is not None:
+            plan: Plan | None = guard.plan
+        else:
+            plan = None if welcome.plan is None else Plan.from_dict(welcome.plan)
+        if plan is None:
+            self.say(f"{self.identity.name}: nothing will be asked, the model is published")
+            return
+        for line in plan.lines():
+            self.say(f"{self.identity.name}: {line}")
+        if guard is not None:
+            self.say(f"{self.identity.name}: {guard.account()}")
+
+    def _say_what_was_joined(self, welcome: Welcome) -> None:
+        """Tell the operator which federation was joined and with how many users and rows."""
         did = "got the model published by" if welcome.published else "joined"
-        who = (
-            f"{len(welcome.users):,} simulated user(s)" if self.rows is None else f"{own:,} user(s)"
-        )
-        cohort = self.client.cohort
-        rows = f" and {cohort.shape[1]} rows each" if isinstance(cohort, Cohort) else ""
+        simulated = f"{len(welcome.users):,} simulated user(s)"
+        who = simulated if self.rows is None else f"{self.clients.users:,} user(s)"
+        counts = [each.client.cohort.m for each in self.clients.served]
+        rows = ""
+        if self.rows is not None and counts:
+            each = f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
+            rows = f" and {each} rows each"
         self.say(f"{self.identity.name}: {did} {welcome.about}, with {who}{rows}")
 
-    def _own_cohort(self, users: list[tuple[Array, Array]], first: int) -> Cohort:
-        """Return the training rows of the users; rows that judge are set aside."""
-        assert self.rows is not None
-        X, y = (np.stack(part) for part in zip(*users, strict=True))
-        kept = X.shape[1] - int(self.rows.test * X.shape[1])
-        self.held_out = (X[:, kept:], y[:, kept:]) if kept < X.shape[1] else None
-        return Cohort(first + np.arange(len(X)), X[:, :kept], y[:, :kept])
-
     def fit(self, ins: FitIns) -> FitRes:
-        """Return the contribution of the node's users to one round."""
-        return self.client.to_client().fit(ins)
+        """Return the contribution of the node's users to one round.
+
+        Raises:
+            ConfigError: if the plan that was shown has no such step, or the limits forbid it.
+            BudgetError: if it would cost more than the operator allows.
+        """
+        clients = self.clients
+        if self.rows is None:
+            return clients.fit(ins)
+        if self.guard is None:
+            raise ConfigError(
+                "refused: the server asks for training, though its model is published; "
+                "nothing was sent"
+            )
+        return self.guard.answer(ins, clients.fit)
 
     def evaluate(self, ins: EvaluateIns) -> EvaluateRes:
         """Take the published model and keep the users' heads.
 
         How good a head is, is told to the operator of the node and to nobody else.
         """
-        judged = self.client.to_client().evaluate(ins)
+        judged = self.clients.evaluate(ins)
         if self.rows is not None:
-            if self.held_out is not None:
-                self._judge(parameters_to_ndarrays(ins.parameters), *self.held_out)
+            self._judge(parameters_to_ndarrays(ins.parameters))
             if self.state is not None:
                 self.say(f"{self.identity.name}: the model of your own is kept in {self.state}")
+            if self.guard is not None:
+                self.guard.ledger.forget_answer(self.guard.run)
         return judged
 
-    def _judge(self, shared: NDArrays, X: Array, y: Array) -> None:
-        """Tell the error on held-out rows X (users, t, d), y (users, t)."""
-        W = np.concatenate(
-            [self.client.weights(block, shared) for block in self.client.cohort.blocks()]
-        )
-        predicted = np.matmul(X, W[:, :, None])[..., 0]
+    def _judge(self, shared: NDArrays) -> None:
+        """Tell the error on held-out rows."""
         labels = self._error == "risk"
-        error = np.mean(predicted * y <= 0 if labels else (predicted - y) ** 2)
-        words = "share of wrong labels" if labels else "mean squared error"
-        self.say(f"{self.identity.name}: {words} on {y.size} held-out row(s): {error:.4g}")
+        errors = self.clients.errors(shared, labels)
+        if len(errors):
+            words = "share of wrong labels" if labels else "mean squared error"
+            told = f"{words} on {len(errors)} held-out row(s): {np.mean(errors):.4g}"
+            self.say(f"{self.identity.name}: {told}")
 
 
 def targets(settings: Any) -> Iterator[str]:
@@ -285,6 +390,12 @@ def targets(settings: Any) -> Iterator[str]:
             yield from targets(value)
     elif isinstance(settings, str) and "${" in settings:
         raise ConfigError(f"the server sent {settings[:40]!r}, which a client does not take")
+
+
+@lru_cache(maxsize=4)
+def known_targets(folders: tuple[Path, ...]) -> frozenset[str]:
+    """Return every `_target_` that this machine's configuration files name; read once."""
+    return frozenset(targets_in_files(folders))
 
 
 def targets_in_files(folders: tuple[Path, ...]) -> Iterator[str]:

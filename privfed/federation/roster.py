@@ -12,9 +12,13 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from privfed.data.cohort import spread_evenly
+from privfed.data.user_identity import Identities, identities_of
 from privfed.foundation.atomic_files import write_atomically
 from privfed.foundation.errors import ConfigError
+from privfed.privacy.account_place import set_of
 
 TOKEN_BYTES = 32
 NAME = re.compile(r"[A-Za-z0-9_@+][A-Za-z0-9_@+.-]{0,99}")
@@ -70,6 +74,8 @@ class Roster:
             raise ConfigError("roster: two nodes have the same name")
         if not listed:
             raise ConfigError("roster: nobody is registered")
+        self.path: Path | None = None
+        """File that the roster was read from."""
 
     @classmethod
     def of_simulated(cls, users: int, nodes: int) -> Roster:
@@ -88,7 +94,9 @@ class Roster:
         """
         try:
             members = json.loads(path.read_text(encoding="utf-8"))["nodes"]
-            return cls(Member(**member) for member in members)
+            roster = cls(Member(**member) for member in members)
+            roster.path = path
+            return roster
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
         except (ValueError, KeyError, TypeError) as error:
@@ -106,6 +114,11 @@ class Roster:
         return [
             {key: value for key, value in vars(member).items() if key != "token"} for member in self
         ]
+
+    def identity(self) -> list[str]:
+        """Return facts that each identify these users; see `DataSource.identity`."""
+        members = f"members: {set_of(self.members)}"
+        return [members, *([] if self.path is None else [f"roster {self.path.resolve()}"])]
 
     def write_tokens(self, folder: Path) -> None:
         """Write one file per node with its token, to be given to that node."""
@@ -129,6 +142,23 @@ class Roster:
             member.name: range(end - member.users, end)
             for member, end in zip(self, ends, strict=True)
         }
+
+    def identities(self, named: bool) -> dict[str, Identities]:
+        """Return the identities of the users of all nodes for which they are known here.
+
+        A real user who is alone on its node has the node's name. Names of several real users are
+        known to their node only.
+
+        Args:
+            named: whether data name their users, also where these are simulated.
+        """
+        known = {}
+        for member in self:
+            if member.simulated and not named:
+                known[member.name] = np.asarray(self.nodes[member.name], dtype=np.uint64)
+            elif not member.simulated and member.users == 1:
+                known[member.name] = identities_of([member.name])
+        return known
 
     @property
     def users(self) -> int:

@@ -17,7 +17,7 @@ class StepRecord:
         users: public number of users who were asked.
         epsilon: what everything released so far costs.
         missing_users: number of asked users whose node did not answer.
-        seconds: time that the step took.
+        seconds: time that the step took; None where users are real, whose rows it would tell of.
         clip: clip norm of the first sum; None where nothing was released.
         noise_std: standard deviation of the noise in its mean; None likewise.
         errors: errors of the shared parameters on fresh public users, by name.
@@ -29,7 +29,7 @@ class StepRecord:
     users: int
     epsilon: float = 0.0
     missing_users: int = 0
-    seconds: float = 0.0
+    seconds: float | None = 0.0
     clip: float | None = None
     noise_std: float | None = None
     errors: dict[str, float] = field(default_factory=dict)

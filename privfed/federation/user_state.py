@@ -19,7 +19,8 @@ from privfed.foundation.atomic_files import write_atomically
 from privfed.foundation.errors import ConfigError
 
 PRIVATE = "private"
-"""Folder of a run in progress with the state of its users; removed when the run is complete."""
+"""Folder of a run in progress with what only its owner may read: state of users, registered nodes
+and tokens; removed when the run is complete."""
 Values = dict[str, NDArray[np.float32]]
 
 
@@ -43,8 +44,33 @@ def keep_fingerprint(folder: Path, fingerprint: str, resume: bool) -> None:
             f"--resume {folder}: the table, or its schema, is no longer what it was when the run "
             "was stopped; put it back, or start a new run"
         )
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    private_folder(folder)
     write_atomically(path, fingerprint.encode(), 0o600)
+
+
+def private_folder(folder: Path) -> Path:
+    """Return the folder of a run in progress that only its owner can read; make it if needed."""
+    private = folder / PRIVATE
+    private.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return private
+
+
+def keep_run(folder: Path, fresh: str, resume: bool) -> str:
+    """Return the number by which nodes know a run, and note it until the run is complete.
+
+    Nodes charge their users per run and step. A resumed run keeps its number, so that a step that
+    is asked again is not paid for twice. If the number is lost, nodes count another run.
+
+    Args:
+        folder: folder of the run.
+        fresh: number of a new run.
+        resume: whether the run is resumed.
+    """
+    path = private_folder(folder) / "run"
+    if resume and path.exists():
+        return path.read_text(encoding="utf-8")
+    write_atomically(path, fresh.encode(), 0o600)
+    return fresh
 
 
 class Memory:

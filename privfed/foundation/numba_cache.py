@@ -22,10 +22,11 @@ PACKAGE = Path(__file__).parent.parent
 SHARED = (
     "kernels/tolerances.py",
     "kernels/random_streams.py",
+    "kernels/compiled/random_streams.py",
     "kernels/compiled/least_squares.py",
     "kernels/compiled/simd.py",
     "kernels/compiled/example_weights.py",
-    "privacy/clipping.py",
+    "privacy/summation.py",
 )
 """Files that compiled code of other files takes functions and constants from."""
 

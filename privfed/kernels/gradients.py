@@ -17,6 +17,7 @@ from privfed.foundation.compilation import DropIn, Job
 from privfed.foundation.linalg import Array
 from privfed.kernels.least_squares import contiguous
 from privfed.privacy.clipping import Dense
+from privfed.privacy.summation import Total
 
 FITS, JUDGES = 1, 2
 """An example is in B and fits the head, or is in B' and judges it."""
@@ -74,14 +75,14 @@ class Gradients:
         A user whose numbers are not finite contributes nothing and counts as norm 0.
         """
         X, y = contiguous(self.X), contiguous(self.y)
-        total, norms = np.zeros(self.U.T.shape), np.empty(len(X))
+        total, norms = Total(np.zeros(self.U.T.shape)), np.empty(len(X))
         with np.errstate(all="ignore"):
             if loops := LOOPS[X.dtype].chosen():
                 ok = np.empty(len(X), dtype=np.bool_)
                 U = np.ascontiguousarray(self.U)
                 batches = np.empty((0, 0), np.uint8) if self.batches is None else self.batches
                 weight, clip = float(self.weight), float(clip)
-                loops.sum_clipped(X, y, U, batches, weight, clip, total, norms, ok)
+                loops.sum_clipped(X, y, U, batches, weight, clip, total.high, norms, ok)
                 # Users without a unique head are rare.
                 todo: list[Any] = [] if ok.all() else [np.flatnonzero(~ok)]
             else:
@@ -89,8 +90,8 @@ class Gradients:
                 todo = [slice(start, start + size) for start in range(0, len(X), size)]
             for users in todo:
                 part, norms[users] = Dense(self.some(users)).clipped(clip)
-                total += part
-        return total, norms
+                total.add(part)
+        return total.value, norms
 
     def some(self, users: Any) -> Array:
         """Return G_i^T (B', k, d) of some of the users, by the NumPy lines."""

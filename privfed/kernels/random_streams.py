@@ -29,6 +29,8 @@ CHUNK = 48 * BATCH
 """Numbers that NumPy makes at a time, so that intermediate results stay in cache."""
 Words = NDArray[np.uint32]
 Floats = NDArray[np.float32]
+Counters = NDArray[np.uint64]
+Permuted = tuple[Counters, Counters, Counters, Counters]
 
 LOOPS = DropIn(
     "privfed.kernels.compiled.random_streams",
@@ -106,8 +108,18 @@ def philox(key: np.uint64, first: int, batches: int) -> Words:
     """Permute counters first, first + 1, ...: words (batches, 4, LANES), a column per counter."""
     low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
     counters = np.arange(first, first + batches * LANES, dtype=np.uint64)
-    c0, c1, c2, c3 = counters & low, counters >> half, *np.zeros((2, len(counters)), np.uint64)
-    p, q = np.empty_like(counters), np.empty_like(counters)
+    zeros = np.zeros((2, len(counters)), np.uint64)
+    c0, c1, c2, c3 = permuted(key, counters & low, counters >> half, *zeros)
+    words = np.empty((batches, 4, LANES), np.uint32)
+    for i, word in enumerate((c0, c1, c2, c3)):
+        words[:, i] = word.reshape(batches, LANES)
+    return words
+
+
+def permuted(key: np.uint64, c0: Counters, c1: Counters, c2: Counters, c3: Counters) -> Permuted:
+    """Permute counters in place; each of the four arrays holds 32 bits of every counter."""
+    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    p, q = np.empty_like(c0), np.empty_like(c0)
     keys = [key & low, key >> half]
     for _ in range(10):
         np.multiply(MULTIPLIERS[0], c0, out=p)
@@ -121,10 +133,7 @@ def philox(key: np.uint64, first: int, batches: int) -> Words:
         np.bitwise_and(q, low, out=c1)
         np.bitwise_and(p, low, out=c3)
         keys = [(k + np.uint64(step)) & low for k, step in zip(keys, WEYL, strict=True)]
-    words = np.empty((batches, 4, LANES), np.uint32)
-    for i, word in enumerate((c0, c1, c2, c3)):
-        words[:, i] = word.reshape(batches, LANES)
-    return words
+    return c0, c1, c2, c3
 
 
 def _uniforms(words: Words) -> Floats:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import os
+import warnings
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,10 @@ from privfed.data.tables.ragged_cohort import TableRows
 from privfed.data.tables.schema import Schema, plain_text
 from privfed.foundation.errors import ConfigError, nearest
 from privfed.foundation.linalg import Array
-from privfed.models.head_fitting import fit_head, no_heads
+from privfed.models.head_fitting import fit_head, no_heads, scores
 from privfed.models.linear import LinearModel
 from privfed.models.published_model import Model, Published, read_published
+from privfed.privacy.statement import exposes, exposure_in_words
 
 
 class PersonalModel:
@@ -122,8 +124,10 @@ class PersonalModel:
             raise ConfigError(
                 f"{self.run}: has no global model; fit(X, y) a head before you predict"
             )
-        X = self.model.rows(rows.numbers, rows.codes)
-        return self.model.scores(X, no_heads(self.model, 1)[0] if head is None else head)
+        heads = no_heads(self.model, len(rows))
+        if head is not None:
+            heads[:] = head
+        return scores(self.model, rows, heads)
 
     def _rows(self, X: Any, y: Any = None, fitting: bool = False) -> TableRows:
         if isinstance(self.model, LinearModel):
@@ -200,11 +204,19 @@ class PersonalModel:
         takes = InputTags(two_d_array=True, string=True, categorical=True, allow_nan=True)
         return Tags(self._estimator_type, TargetTags(required=True), input_tags=takes, **kind)
 
-    def export(self, path: str | os.PathLike[str]) -> None:
-        """Write the shared part, without any head, as .safetensors, .onnx or .pt2."""
+    def export(self, path: str | os.PathLike[str], simulation: bool = False) -> None:
+        """Write the shared part, without any head, as .safetensors, .onnx or .pt2.
+
+        Args:
+            path: file to write.
+            simulation: whether to write a simulation on a real table, which protects nobody.
+
+        Raises:
+            ConfigError: see :func:`privfed.models.export.export`.
+        """
         from privfed.models.export import export
 
-        export(self.published, Path(path))
+        export(self.published, Path(path), simulation)
 
     def __repr__(self) -> str:
         return f"privfed.load({os.fspath(self.run)!r})" + (
@@ -212,17 +224,21 @@ class PersonalModel:
         )
 
 
-def load_model(run: str | os.PathLike[str]) -> PersonalModel:
-    """Return the model in a finished run's folder.
+def load_model(run: str | os.PathLike[str], simulation: bool = False) -> PersonalModel:
+    """Return the model in a finished run's folder; warn if it exposes real users.
 
     Args:
         run: folder of the run.
+        simulation: whether the caller knows that the run is a simulation; no warning then.
 
     Raises:
         ConfigError: the folder has no model that can be personalised.
     """
     personal = PersonalModel(run)
     personal.model  # noqa: B018
+    published = personal.published
+    if exposes(published.result, published.real) and not simulation:
+        warnings.warn(exposure_in_words(os.fspath(run)), stacklevel=3)
     return personal
 
 
@@ -248,4 +264,4 @@ def _plain_rows(X: Any, y: Any, d: int) -> TableRows:
                 f"{name}: row {int(np.argwhere(~np.isfinite(array))[0][0]) + 1} has a value that "
                 "is not finite"
             )
-    return TableRows(numbers, np.empty((len(numbers), 0), np.int32), targets)  # type: ignore[arg-type]
+    return TableRows(numbers, np.empty((len(numbers), 0), np.int32), targets)

@@ -5,9 +5,10 @@
                    base (N, C)
     .pt2, .pt      the same as a torch.export program     read by torch.export.load(...).module()
 
-x is an encoded row: numbers as clip((v - centre) / spread, -4, 4), 0 if missing, and categories
-one-hot, in the order of `columns`. A user predicts base + [1, features] V with its own head V.
-Without a table there is no base and no constant.
+x is an encoded row: numbers within their bounds as clip((v - centre) / spread, -4, 4), 0 if missing
+or if spread is 0, and categories one-hot, in the order of `columns`. A user of a table predicts
+with base, features, x and its own columns, as `privfed.models.table_heads` says; without a table it
+predicts features V with its own head V, and there is no base.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from privfed.foundation.atomic_files import write_output
 from privfed.foundation.errors import ConfigError
 from privfed.models.published_model import Published
 from privfed.models.table_model import TableModel
-from privfed.privacy.statement import guarantee_in_words
+from privfed.privacy.statement import check_may_leave, exposes, label
 
 Metadata = dict[str, str]
 
@@ -34,10 +35,6 @@ Metadata = dict[str, str]
 def metadata(published: Published) -> Metadata:
     """Return the statements that accompany the arrays."""
     result, schema = published.result, published.schema
-    privacy = {
-        key: str(result["privacy"][key])
-        for key in ("epsilon", "delta", "neighbouring", "guarantee", "noise")
-    }
     about = {
         "made_by": f"privfed {__version__}",
         "algo": str(result["algo"]),
@@ -46,7 +43,7 @@ def metadata(published: Published) -> Metadata:
     table = (
         {} if schema is None else {"schema": schema.to_yaml(), "columns": json.dumps(schema.names)}
     )
-    return {**about, **privacy, "privacy": guarantee_in_words(result), **table}
+    return {**about, **label(result), **table}
 
 
 def to_safetensors(published: Published) -> bytes:
@@ -173,16 +170,20 @@ FORMATS: dict[str, Callable[[Published], bytes]] = {
 }  # fmt: skip
 
 
-def export(published: Published, path: Path) -> None:
+def export(published: Published, path: Path, simulation: bool = False) -> None:
     """Write the model in the format that the name of the file says.
 
     Args:
         published: content of a run's folder.
         path: file whose name ends in one of FORMATS.
+        simulation: whether to write a simulation on a real table, which protects nobody.
 
     Raises:
-        ConfigError: the format is unknown, or the file cannot be written.
+        ConfigError: the format is unknown, the file cannot be written, or the model is a
+            simulation on a real table.
     """
+    exposed = exposes(published.result, published.real)
+    check_may_leave(str(published.folder), exposed, simulation)
     if path.suffix not in FORMATS:
         raise ConfigError(f"{path}: its name must end in {', '.join(FORMATS)}")
     write_output("--to", path, FORMATS[path.suffix](published))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from privfed.foundation.linalg import Array
 from privfed.privacy.clipping import clip_factors
+from privfed.privacy.summation import DEPTH, Total
 
 BLOCK = 1 << 15
 """Numbers per user that are converted to 64 bits at a time, so that they stay in cache."""
@@ -43,7 +44,13 @@ class Updates:
         if not finite.all():
             broken = torch.from_numpy(~finite).to(rows[0].device)
             rows = [row.masked_fill(broken[:, None], 0.0) for row in rows]
-        total = torch.cat(
-            [factors @ block.double() for row in rows for block in row.split(BLOCK, dim=1)]
-        )
-        return total.cpu().numpy(), norms
+        total = Total()
+        for start in range(0, max(1, len(norms)), DEPTH):
+            some = slice(start, start + DEPTH)
+            blocks = [
+                factors[some] @ block.double()
+                for row in rows
+                for block in row[some].split(BLOCK, dim=1)
+            ]
+            total.add(torch.cat(blocks).cpu().numpy())
+        return total.value, norms

@@ -16,7 +16,7 @@ from privfed.data.tables.schema import Schema
 from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import Array
 from privfed.models.linear import LinearModel
-from privfed.models.table_model import NAMES, TableModel
+from privfed.models.table_model import KINDS, MIXTURE, NAMES, TableModel
 
 Model = TableModel | LinearModel
 LEAST_SQUARES = "least-squares"
@@ -41,6 +41,11 @@ class Published:
     schema: Schema | None
     head: str | None = None
 
+    @property
+    def real(self) -> bool:
+        """Whether the run was on the rows of a table, which are those of real users."""
+        return self.schema is not None
+
     @cached_property
     def model(self) -> Model:
         """Return the shared part of a linear personal model.
@@ -52,7 +57,7 @@ class Published:
             return self._table(self.schema)
         U = self.arrays.get("U")
         if (
-            set(self.arrays) == {"U"}
+            set(self.arrays) in ({"U"}, {"U", "heads", "spread"})
             and U is not None
             and U.ndim == 2
             and self.head == LEAST_SQUARES
@@ -73,9 +78,10 @@ class Published:
         )
 
     def _table(self, schema: Schema) -> TableModel:
-        model = TableModel.of(schema, [self.arrays[name] for name in NAMES])
+        kind = self.head if self.head in KINDS else MIXTURE
+        model = TableModel.of(schema, [self.arrays[name] for name in NAMES], kind)
         k, C, scales = model.scale.size, schema.outputs, (len(schema.numbers) + 1,)
-        shapes = (scales, scales, (schema.d + 1, C), (schema.d, k), (k,))
+        shapes = (scales, scales, (schema.d + 1, C), (schema.d, k), (k,), model.evidence.shape)
         if tuple(array.shape for array in model.arrays) != shapes:
             raise ConfigError(
                 f"{self.folder}: model.npz is not of the columns in schema.yaml; was one of them "

@@ -4,6 +4,9 @@ There are two statistics. Both are sums that pass the noise gate and are charged
 the clip norm is post-processing. Before a task starts, nothing is known about the norms: users fill
 a histogram on public bins that span 19 orders of magnitude. During the rounds, one number is enough
 to follow a slowly changing scale: how many users lie below the clip norm of the round.
+
+A user whose contribution is 0 answers nothing: emptying a user's data (zero-out) must take its
+answer away, and not turn it into another one.
 """
 
 from __future__ import annotations
@@ -38,12 +41,12 @@ class Measure(Protocol):
         """
         ...
 
-    def clip(self, total: Array, n: int, q: float, last: float) -> float:
+    def clip(self, total: Array, n: float, q: float, last: float) -> float:
         """Return the next clip norm, a positive number.
 
         Args:
             total: noised sum of the answers, (size,).
-            n: number of users.
+            n: number of users; the expected one where groups take turns.
             q: fraction of users whose norm should lie below the clip norm.
             last: clip norm of the round.
         """
@@ -54,7 +57,7 @@ class Histogram:
     """Each user adds one count to a bin.
 
     Bin j is for norms in [2^(bottom + j), 2^(bottom + j + 1)). The first and the last bin also
-    count norms outside the range.
+    count norms outside the range, but for 0.
     """
 
     bound = NormBound(1.0)
@@ -64,12 +67,12 @@ class Histogram:
 
     def count(self, norms: Array, clip: float) -> Array:
         """Return counts on the public bins; see :class:`Measure`."""
-        exponent = np.where(norms > 0, np.frexp(norms)[1] - 1 - self.bottom, 0)
+        exponent = np.frexp(norms[norms > 0])[1] - 1 - self.bottom
         return np.bincount(np.clip(exponent, 0, self.size - 1), minlength=self.size).astype(
             np.float64
         )
 
-    def clip(self, total: Array, n: int, q: float, last: float) -> float:
+    def clip(self, total: Array, n: float, q: float, last: float) -> float:
         """Return the q-quantile of the norms; see :class:`Measure`.
 
         Ranks are counted from both ends, which halves the worst accumulated noise, and are made
@@ -86,16 +89,16 @@ class Histogram:
 
 
 class Below:
-    """Each user reports +1/2 if its norm is at most the clip norm, and -1/2 otherwise."""
+    """Each user reports +1/2 if its norm is at most the clip norm, -1/2 if above, 0 if it is 0."""
 
     size, bound = 1, NormBound(0.5)
     limit = 2.0
 
     def count(self, norms: Array, clip: float) -> Array:
         """Return half the difference between the numbers of users below and above the clip norm."""
-        return np.array([np.sum(np.where(norms <= clip, 0.5, -0.5))])
+        return np.array([np.sum(np.where(norms <= clip, 0.5, -0.5) * (norms > 0))])
 
-    def clip(self, total: Array, n: int, q: float, last: float) -> float:
+    def clip(self, total: Array, n: float, q: float, last: float) -> float:
         """Return a clip norm closer to the quantile; see :class:`Measure`.
 
         It is a step on a logarithmic scale, by at most the factor `limit`.

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from privfed.foundation.linalg import Array
+from privfed.foundation.linalg import Array, svec, unsvec
+from privfed.privacy.distances import NON_NEGATIVE, OUTER_PRODUCT, SEMIDEFINITE
+from privfed.privacy.summation import SLACK, weighted_sum
 
-SLACK = 1.0 - 1e-6
-"""Clipping aims this far below the bound, so that no rounding exceeds the bound."""
+ROUNDING = 1e-9
+"""Negative eigenvalues of a positive semidefinite sum, as a fraction of the largest, at most."""
 SCORE = 2.0**20
 """Scores of candidates are whole numbers from 0 to SCORE, so sums are exact in any order."""
 
@@ -38,7 +41,9 @@ class Contributions(Protocol):
     def clipped(self, clip: float) -> tuple[Array, Array]:
         """Return the sum of clipped contributions, and the norms before clipping, (B,).
 
-        A user whose numbers are not finite contributes nothing and counts as norm 0.
+        A user whose numbers are not finite contributes nothing and counts as norm 0. What is
+        added up, and how many terms at a time, must keep the error that
+        `privfed.privacy.summation` states: use `weighted_sum` and `sum_of_products`.
 
         Args:
             clip: norm that each contribution is scaled down to.
@@ -70,7 +75,8 @@ class Dense:
         finite = np.isfinite(norms)
         if not finite.all():
             flat, norms = np.where(finite[:, None], flat, 0.0), np.where(finite, norms, 0.0)
-        return (clip_factors(norms, clip) @ flat).reshape(self.values.shape[1:]), norms
+        total = weighted_sum(clip_factors(norms, clip), flat)
+        return total.reshape(self.values.shape[1:]), norms
 
 
 @dataclass(frozen=True)
@@ -134,6 +140,73 @@ def clip(x: Array, bound: float) -> Array:
     if not math.isfinite(size):
         return np.zeros_like(x)
     return x if size <= bound else (x / size) * (bound * SLACK)
+
+
+def clip_outer_products(x: Array, bound: float) -> Array:
+    """Return the half-vectorisation of a sum of outer products t u u^T; t add up to `bound`.
+
+    What users send adds up to a matrix without negative eigenvalues whose trace is at most `bound`,
+    and passes unchanged. Anything else is made one: negative eigenvalues count as zero, and the
+    rest is scaled down. Two matrices of that kind are at most sqrt(2) bound apart, so that a node
+    that serves one user cannot exceed the sensitivity of `OuterProductBound` with any message.
+
+    Args:
+        x: half-vectorisation (`svec`) of a symmetric matrix.
+        bound: upper limit of the trace.
+    """
+    x = np.asarray(x, dtype=np.float64)
+    largest = float(np.max(np.abs(x), initial=0.0))
+    if not math.isfinite(largest) or largest == 0.0:
+        return np.zeros_like(x)
+    q = (math.isqrt(8 * x.size + 1) - 1) // 2
+    values, vectors = np.linalg.eigh(unsvec(x / largest, q))
+    trace = float(np.sum(values)) * largest
+    # Rounding leaves eigenvalues a little below zero. What users clip has far more slack than that.
+    if values[0] >= -ROUNDING * abs(values[-1]) and trace <= bound * (1.0 - 0.1 * (1.0 - SLACK)):
+        return x
+    positive = np.maximum(values, 0.0)
+    total = float(np.sum(positive))
+    if total == 0.0:
+        return np.zeros_like(x)
+    positive *= min(largest, bound * SLACK / total)
+    return svec((vectors * positive) @ vectors.T)
+
+
+def clip_non_negative(x: Array, bound: float) -> Array:
+    """Return the nearest array to x without negative entries and of norm at most `bound`.
+
+    Sums of what users send pass unchanged. See `NonNegativeBound`.
+    """
+    return clip(np.maximum(np.nan_to_num(np.asarray(x, dtype=np.float64)), 0.0), bound)
+
+
+def clip_semidefinite(x: Array, bound: float) -> Array:
+    """Return the nearest svec to x of a semidefinite matrix of norm at most `bound`.
+
+    Sums of what users send pass unchanged. See `SemidefiniteBound`.
+
+    Args:
+        x: half-vectorisation (`svec`) of a symmetric matrix.
+        bound: upper limit of the Frobenius norm.
+    """
+    x = np.asarray(x, dtype=np.float64)
+    largest = float(np.max(np.abs(x), initial=0.0))
+    if not math.isfinite(largest) or largest == 0.0:
+        return np.zeros_like(x)
+    q = (math.isqrt(8 * x.size + 1) - 1) // 2
+    values, vectors = np.linalg.eigh(unsvec(x / largest, q))
+    # Rounding leaves eigenvalues a little below zero.
+    if values[0] < -ROUNDING * abs(values[-1]):
+        x = largest * svec((vectors * np.maximum(values, 0.0)) @ vectors.T)
+    return clip(x, bound)
+
+
+PROJECTIONS: Mapping[str, Callable[[Array, float], Array]] = {
+    OUTER_PRODUCT: clip_outer_products,
+    NON_NEGATIVE: clip_non_negative,
+    SEMIDEFINITE: clip_semidefinite,
+}
+"""How the server bounds the sum of a node again, by kind of bound; `clip` for all others."""
 
 
 def clamp(x: Array, bound: float) -> Array:

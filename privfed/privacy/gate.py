@@ -6,20 +6,32 @@ import math
 
 import numpy as np
 
+from privfed.foundation.errors import ConfigError, PrivfedError
 from privfed.foundation.linalg import Array
-from privfed.privacy.accounting import GaussianRelease, SelectionRelease
+from privfed.privacy.accounting import DISCRETE_GAUSSIAN, GaussianRelease, SelectionRelease
 from privfed.privacy.bounds import Bound
+from privfed.privacy.distances import ASSUMED, sensitivity_of
 from privfed.privacy.ledger import Ledger
+from privfed.privacy.neighbouring import REPLACE_ONE
 from privfed.privacy.noise import NoiseSource
+from privfed.privacy.summation import UNIT, excess
 
 GRID = -24
 """Releases lie on a grid whose step is about 2^GRID times the standard deviation of the noise."""
+
+
+LARGEST_DELTA = 0.1
+"""Up to here what discrete Gaussians are charged covers how they differ from rounded ones."""
 
 
 class NoiseGate:
     """Adds noise to sums. Every release is in the ledger, on disk, before it leaves."""
 
     def __init__(self, ledger: Ledger, source: NoiseSource) -> None:
+        delta = ledger.budget.delta
+        if source.distribution == DISCRETE_GAUSSIAN and delta > LARGEST_DELTA:
+            allowed = f"privacy.noise={source.name} needs at most {LARGEST_DELTA}"
+            raise ConfigError.of("delta", delta, allowed)
         self.ledger = ledger
         self.source = source
 
@@ -33,14 +45,17 @@ class NoiseGate:
         round: int,
         group: int | None = None,
         sampling: float = 1.0,
+        users: int = 0,
     ) -> Array:
         """Return a sum over users with Gaussian noise of cost `mu`.
 
         Sum and noise are whole multiples of a public grid far below the noise, and are added as
         integers. The noise is a Gaussian rounded to the grid. The rounded sum lies on the grid,
         so the result equals rounding (rounded sum + Gaussian): post-processing of a Gaussian
-        release. The low bits of the floating-point result cannot tell two sums apart. Rounding
-        moves two sums apart by at most one grid step per coordinate; the sensitivity includes it.
+        release. (A source may draw discrete Gaussians instead, which are charged accordingly.)
+        The low bits of the floating-point result cannot tell two sums apart. Rounding moves two
+        sums apart by at most one grid step per coordinate. The sensitivity includes it, and what
+        rounding in the sums over many users adds (docs/proofs.md).
 
         Args:
             name: name of the release; (name, round) is charged at most once.
@@ -50,31 +65,79 @@ class NoiseGate:
             round: round of the phase that the release belongs to.
             group: disjoint group of users that took part; None means everybody.
             sampling: probability with which each user took part, by a coin that nobody knows.
+            users: largest number of users behind a sum that was rounded; 0 if the sum is exact.
 
         Raises:
             BudgetError: if the release would exceed the budget; nothing leaves.
+            PrivfedError: if groups do not compose in parallel with this bound; nothing leaves.
         """
-        sensitivity = bound.sensitivity(self.ledger.budget.neighbouring)
+        relation = self.ledger.budget.neighbouring
+        # What is assumed about unclipped parts is assumed of the computed sums.
+        summation = 0.0 if bound.kind == ASSUMED else bound.radius * excess(users)
 
-        def charge(sensitivity: float, std: float) -> None:
+        def moved(rounding: float) -> float:
+            return sensitivity_of(
+                bound.kind, bound.radius, relation, sampling=sampling, rounding=rounding
+            )
+
+        def charge(sensitivity: float, std: float, grid: float) -> None:
             self.ledger.charge(
                 GaussianRelease(
-                    name, round, total.size, bound.radius, sensitivity, std, group, sampling
+                    name,
+                    round,
+                    total.size,
+                    bound.radius,
+                    sensitivity,
+                    std,
+                    group,
+                    sampling,
+                    bound.kind,
+                    grid,
+                    summation,
+                    self.source.distribution,
                 )
             )
 
         if math.isinf(mu):
-            charge(sensitivity, 0.0)
+            charge(moved(summation), 0.0, 0.0)
             return total
-        grid = 2.0 ** (math.floor(math.log2(sensitivity / mu)) + GRID)
-        sensitivity += grid * math.sqrt(total.size)
+        mu *= 1 - self.source.margin
+        grid = 2.0 ** (math.floor(math.log2(moved(0.0) / mu)) + GRID)
+        rounding = summation + grid * math.sqrt(total.size)
+        sensitivity = moved(rounding)
+        if group is not None:
+            self._check_moves(bound.radius + rounding, sensitivity)
         s = math.ceil(sensitivity / mu / grid)
-        charge(sensitivity, s * grid)
+        charge(sensitivity, s * grid, grid)
         noise = self.source.normal(total.size, s, name, round).reshape(total.shape)
         on_grid = np.rint(total / grid).astype(np.int64)
         return np.asarray(grid * (on_grid + noise), dtype=np.float64)
 
-    def select(self, name: str, total: Array, *, bound: Bound, epsilon: float, round: int) -> int:
+    def _check_moves(self, radius: float, sensitivity: float) -> None:
+        """Check what parallel composition needs where replacing a user may change its group.
+
+        One group then loses a part of norm at most `radius`, and another group gains one; see
+        `privfed/privacy/accounting.py`.
+
+        Raises:
+            PrivfedError: if the two together cost more than one group pays.
+        """
+        if self.ledger.budget.neighbouring == REPLACE_ONE and radius * math.sqrt(2) > sensitivity:
+            raise PrivfedError(
+                f"a user's part of norm {radius:g} in one of several groups needs a sensitivity of "
+                f"at least {radius * math.sqrt(2):g}, not {sensitivity:g}; nothing was released"
+            )
+
+    def select(
+        self,
+        name: str,
+        total: Array,
+        *,
+        bound: Bound,
+        epsilon: float,
+        round: int,
+        users: int = 0,
+    ) -> int:
         """Return the index of one candidate, chosen by the exponential mechanism.
 
         The probability of a candidate is proportional to exp(rate * total score). One user gives
@@ -82,7 +145,9 @@ class NoiseGate:
         a candidate by at most a factor e^(2 rate clip). Adding a user can only raise scores: the
         numerator and the normalising sum both grow by a factor between 1 and e^(rate clip), and
         so does their quotient at most. Hence epsilon = rate * sensitivity, with the sensitivities
-        of sums.
+        of sums. Total scores are whole numbers, so that their differences are exact. Each product
+        with the rate is rounded once, by at most 2^-53 rate users clip, and two products count in
+        each of two data sets: the sensitivity includes 4 such errors.
 
         Args:
             name: name of the release.
@@ -90,11 +155,14 @@ class NoiseGate:
             bound: range of one user's scores.
             epsilon: cost of the selection; infinite takes the best candidate.
             round: round of the phase.
+            users: largest number of users behind the scores.
         """
-        sensitivity = bound.sensitivity(self.ledger.budget.neighbouring)
+        sensitivity = bound.sensitivity(self.ledger.budget.neighbouring) * (1 + 4 * users * UNIT)
         rate = epsilon / sensitivity
         self.ledger.charge(
-            SelectionRelease(name, round, total.size, bound.radius, sensitivity, rate)
+            SelectionRelease(
+                name, round, total.size, bound.radius, sensitivity, rate, bound=bound.kind
+            )
         )
         if math.isinf(rate):
             return int(np.argmax(total))

@@ -9,7 +9,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -26,7 +26,8 @@ from privfed.privacy.accounting import (
     prices,
     total_epsilon,
 )
-from privfed.privacy.neighbouring import ADD_REMOVE, RELATIONS, REPLACE_ONE, influence
+from privfed.privacy.distances import sensitivity_of
+from privfed.privacy.neighbouring import RELATIONS, REPLACE_ONE, ZERO_OUT, canonical
 
 EPSILONS = "must be a positive number between 1e-6 and 1e6, or inf for no privacy"
 
@@ -38,7 +39,7 @@ class Budget:
     Attributes:
         epsilon: from 1e-6 to 1e6, or infinite for no privacy.
         delta: from 0 (pure privacy) to below 1.
-        neighbouring: neighbouring relation, one of RELATIONS.
+        neighbouring: neighbouring relation, one of RELATIONS, or another name of one.
     """
 
     epsilon: float
@@ -50,6 +51,7 @@ class Budget:
         check_number(
             "delta", self.delta, lambda x: 0 <= x < 1, "must lie between 0 and 1 (0: pure privacy)"
         )
+        object.__setattr__(self, "neighbouring", canonical(self.neighbouring))
         if self.neighbouring not in RELATIONS:
             raise ConfigError.of(
                 "neighbouring", self.neighbouring, f"must be one of {', '.join(RELATIONS)}"
@@ -68,16 +70,23 @@ class Ledger:
     """Append-only account of releases.
 
     Each release is one JSON line, written to disk before the release may be used.
+
+    Args:
+        budget: upper limit on the total cost.
+        dated: whether lines say when they were written. The times of steps tell how many rows real
+            users have.
     """
 
-    def __init__(self, budget: Budget) -> None:
-        self.budget = budget
+    def __init__(self, budget: Budget, dated: bool = True) -> None:
+        self.budget, self.dated = budget, dated
         self.releases: list[Release] = []
         self._paid = Counter[Price]()
         self._made: set[tuple[str, int]] = set()
         """Names and rounds of all releases; `_paid` counts them per price."""
         self._file: TextIO | None = None
         self._expected: list[Release] = []
+        self.on_charge: Callable[[Release], None] = lambda release: None
+        """Called with a release that is in the ledger and has not left; may refuse it."""
         self._links = [linked("", asdict(budget))]
         """Hashes of the budget and of all lines up to each line.
 
@@ -145,6 +154,10 @@ class Ledger:
             line = json.loads(text)
             link = line.pop("chain")
             release = read_release(line)
+            if number == 1 and canonical(line["neighbouring"]) == self.budget.neighbouring:
+                # The chain starts from the relation's name at the time of writing.
+                budget = asdict(self.budget) | {"neighbouring": line["neighbouring"]}
+                self._links = [linked("", budget)]
         except (ValueError, KeyError, TypeError, AttributeError, StopIteration) as error:
             raise ConfigError(f"{path}: line {number} cannot be read") from error
         self._links.append(linked(self._links[-1], line))
@@ -153,7 +166,22 @@ class Ledger:
                 f"{path}: line {number} was changed after it was written, or a line before it is "
                 "missing"
             )
+        self._check_sensitivity(f"{path}: line {number}", release)
         return release
+
+    def _check_sensitivity(self, where: str, release: Release) -> None:
+        """Raise a ConfigError if a release claims that one user moves it less than one can."""
+        relation = self.budget.neighbouring
+        try:
+            least = needed(release, relation)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"{where} has no bound that could be checked: {error}") from error
+        if not release.sensitivity >= least * (1 - 1e-12):
+            raise ConfigError(
+                f"{where} claims a sensitivity of {release.sensitivity:.10g}, but one user can "
+                f"move this sum by {least:.10g} (bound {release.bound}, clip norm "
+                f"{release.clip:.10g}, {relation})"
+            )
 
     def expect(self, releases: Sequence[Release]) -> None:
         """Announce that the last releases will be repeated with the same noise.
@@ -180,7 +208,7 @@ class Ledger:
     @property
     def epsilon(self) -> float:
         """Return the epsilon spent so far, at the budget's delta."""
-        return composed(self._paid, self.budget.delta, self.budget.neighbouring != ADD_REMOVE)
+        return composed(self._paid, self.budget.delta, self.budget.neighbouring != ZERO_OUT)
 
     @property
     def delta(self) -> float:
@@ -190,11 +218,12 @@ class Ledger:
 
     def epsilon_under(self, neighbouring: str) -> float:
         """Return the cost of the same releases under another neighbouring relation."""
-        here, there = influence(self.budget.neighbouring), influence(neighbouring)
+        here = self.budget.neighbouring
         moved = (
-            replace(r, sensitivity=r.sensitivity + (there - here) * r.clip) for r in self.releases
+            replace(r, sensitivity=r.sensitivity + needed(r, neighbouring) - needed(r, here))
+            for r in self.releases
         )
-        return total_epsilon(moved, self.budget.delta, neighbouring != ADD_REMOVE)
+        return total_epsilon(moved, self.budget.delta, neighbouring != ZERO_OUT)
 
     def check(self, costs: Sequence[Cost], what: str) -> None:
         """Refuse releases that exceed the budget, before any data are used.
@@ -207,7 +236,7 @@ class Ledger:
             BudgetError: the total would exceed the budget.
         """
         epsilon = composed(
-            self._paid + prices(costs), self.budget.delta, self.budget.neighbouring != ADD_REMOVE
+            self._paid + prices(costs), self.budget.delta, self.budget.neighbouring != ZERO_OUT
         )
         if epsilon > self.budget.epsilon:
             raise BudgetError(
@@ -251,13 +280,15 @@ class Ledger:
                 "epsilon_spent": self.epsilon,
                 "delta": self.budget.delta,
                 "neighbouring": self.budget.neighbouring,
-                "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             }
+            if self.dated:
+                line["time"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             entry = {key: plain(value) for key, value in line.items()}
             self._links.append(linked(self._links[-1], entry))
             self._file.write(json.dumps(entry | {"chain": self._links[-1]}) + "\n")
             self._file.flush()
             os.fsync(self._file.fileno())
+        self.on_charge(release)
 
     def close(self) -> None:
         """Close the file; nothing more can be released into it."""
@@ -292,11 +323,33 @@ def read_release(line: dict[str, Any]) -> Release:
     """Return the release that a line of a ledger describes."""
     kinds: tuple[Any, ...] = (GaussianRelease, SelectionRelease)
     kind = next(kind for kind in kinds if kind.mechanism == line["mechanism"])
-    values = {field.name: line[field.name] for field in fields(kind)}
+    # Ledgers of earlier versions do not name these: their bounds are norms.
+    later = {"bound", "grid", "summation", "noise"}
+    values = {
+        field.name: line[field.name]
+        for field in fields(kind)
+        if field.name in line or field.name not in later
+    }
     release: Release = kind(
         **{name: math.inf if value == "inf" else value for name, value in values.items()}
     )
     return release
+
+
+def needed(release: Release, relation: str) -> float:
+    """Return the least sensitivity that a release may claim under a neighbouring relation.
+
+    Raises:
+        KeyError: the kind of its bound is unknown.
+        ValueError: its bound says nothing about sampled users.
+    """
+    return sensitivity_of(
+        release.bound,
+        release.clip,
+        relation,
+        sampling=release.sampling,
+        rounding=release.rounding,
+    )
 
 
 def plain(value: object) -> object:

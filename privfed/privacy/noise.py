@@ -10,7 +10,9 @@ from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import Array
 from privfed.foundation.seeding import generator
 from privfed.privacy import exact_sampling
+from privfed.privacy.accounting import ROUNDED_GAUSSIAN
 from privfed.privacy.exact_sampling import Whole
+from privfed.privacy.opendp_noise import OpenDPNoise
 
 
 class NoiseSource(Protocol):
@@ -19,9 +21,13 @@ class NoiseSource(Protocol):
     name: str
     repeatable: bool
     """Whether a release that is made again gets the same numbers."""
+    distribution: str
+    """Of Gaussian noise; see :class:`privfed.privacy.accounting.GaussianRelease`."""
+    margin: float
+    """Fraction of a release's cost that is left for what `distribution` is charged besides."""
 
     def normal(self, size: int, s: int, name: str, round: int) -> Whole:
-        """Draw whole numbers (size,) distributed as round(s Z), Z standard normal.
+        """Draw whole numbers (size,), distributed as `distribution` says.
 
         Args:
             size: number of draws.
@@ -32,7 +38,7 @@ class NoiseSource(Protocol):
         ...
 
     def choice(self, exponents: Array, name: str, round: int) -> int:
-        """Draw an index with probability proportional to exp(exponents).
+        """Draw an index by the exponential mechanism, or by one that costs the same.
 
         Args:
             exponents: numbers of at most 0, (C,).
@@ -46,6 +52,7 @@ class SeededNoise:
     """Repeatable noise, for simulations only: anyone who knows the seed can subtract it."""
 
     name, repeatable = "seeded", True
+    distribution, margin = ROUNDED_GAUSSIAN, 0.0
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -72,6 +79,7 @@ class DiscreteNoise:
     """Exact draws from the operating system's cryptographic generator, fresh at every call."""
 
     name, repeatable = "discrete", False
+    distribution, margin = ROUNDED_GAUSSIAN, 0.0
 
     def normal(self, size: int, s: int, name: str, round: int) -> Whole:
         """See :func:`privfed.privacy.exact_sampling.normals`."""
@@ -86,12 +94,14 @@ def noise_source(kind: str, seed: int, simulated: bool = True) -> NoiseSource:
     """Return the source named by `privacy.noise`.
 
     Args:
-        kind: auto, seeded or discrete; auto is seeded in simulations and discrete for real users.
+        kind: auto, seeded, discrete or opendp; auto is seeded in simulations and discrete for real
+            users.
         seed: seed of the run.
         simulated: whether all users are simulated.
 
     Raises:
-        ConfigError: the name is unknown, or noise for real users would be seeded.
+        ConfigError: the name is unknown, noise for real users would be seeded, or a library is
+            missing.
     """
     if kind == SeededNoise.name and not simulated:
         raise ConfigError.of(
@@ -103,8 +113,11 @@ def noise_source(kind: str, seed: int, simulated: bool = True) -> NoiseSource:
         return DiscreteNoise()
     if kind in (SeededNoise.name, "auto"):
         return SeededNoise(seed)
+    if kind == OpenDPNoise.name:
+        return OpenDPNoise()
     raise ConfigError.of(
         "privacy.noise",
         kind,
-        "must be auto, seeded (for simulations) or discrete (exact, cryptographic)",
+        "must be auto, seeded (for simulations), discrete (exact, cryptographic) or opendp (the "
+        "library's)",
     )

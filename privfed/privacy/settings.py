@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from privfed.foundation.constraints import POSITIVE, Number, check_settings
-from privfed.foundation.errors import check_number
+from privfed.foundation.constraints import FLAG, POSITIVE, Number, check_settings
+from privfed.foundation.errors import ConfigError, check_number
 from privfed.privacy.adaptive_clipping import AUTO
 
 Clip = float | str
 """A clip norm, or `auto`: found by a private quantile."""
+LARGEST_DELTA = 0.1
+"""Largest delta that is accepted without being forced."""
 SHARE = Number(lambda x: 0 < x < 1, "must lie strictly between 0 and 1")
 
 
@@ -25,7 +27,18 @@ class ClipNorm:
             check_number(key, value, lambda x: 1e-100 < x < 1e100, allowed)
 
 
+@dataclass(frozen=True)
+class Text:
+    """A name or a path: text that is not empty."""
+
+    def check(self, key: str, value: object) -> None:
+        """See :class:`privfed.foundation.constraints.Constraint`."""
+        if not isinstance(value, str) or not value.strip():
+            raise ConfigError.of(key, value, "must be a name or a path")
+
+
 CLIP_NORM = ClipNorm()
+TEXT = Text()
 
 
 @dataclass(frozen=True)
@@ -39,17 +52,57 @@ class PrivacySettings:
         clip: None takes the configured clip norms; a number replaces that of the rounds; `auto`
             measures all of them privately.
         quantile: fraction of users whose contribution lies below a clip norm that is `auto`.
-        init_share: share of the initialiser.
+        init_share: share of the initialiser; None leaves it to the algorithm, usually 0.55.
         clip_share: share of private clip norms.
         noise_multiplier: fixed noise std / sensitivity of every release; None calibrates noise to
             the budget.
+        account: file of the account of all releases from these data; `auto` keeps one on this
+            machine for real users, `none` keeps none.
+        account_limit: epsilon, at the run's delta, that all runs of the account together may not
+            exceed.
+        data_name: public name by which the data are recognised; None goes by file and users.
+        force_delta: allow a delta above LARGEST_DELTA.
     """
 
     clip: Annotated[Clip, CLIP_NORM] | None
     quantile: Annotated[float, SHARE]
-    init_share: Annotated[float, SHARE]
+    init_share: Annotated[float, SHARE] | None
     clip_share: Annotated[float, SHARE]
     noise_multiplier: Annotated[float, POSITIVE] | None
+    account: Annotated[str, TEXT] = "auto"
+    account_limit: Annotated[float, POSITIVE] | None = None
+    data_name: Annotated[str, TEXT] | None = None
+    force_delta: Annotated[bool, FLAG] = False
 
     def __post_init__(self) -> None:
         check_settings("privacy", PrivacySettings, vars(self))
+
+
+def check_delta(delta: float, users: int, forced: bool) -> list[str]:
+    """Return a note if delta is so large that the guarantee says little.
+
+    A mechanism that publishes all data of a user with probability delta, and nothing of the others,
+    is (0, delta)-private.
+
+    Args:
+        delta: delta of the budget.
+        users: public number of users.
+        forced: whether any delta is allowed.
+
+    Raises:
+        ConfigError: delta is above LARGEST_DELTA, and not forced.
+    """
+    if delta > LARGEST_DELTA and not forced:
+        raise ConfigError.of(
+            "delta",
+            delta,
+            f"is above {LARGEST_DELTA:g}: the guarantee may fail with that probability; take one "
+            f"far below 1/n = {1 / users:.2g}, or set privacy.force_delta=true",
+        )
+    if delta <= 1 / users:
+        return []
+    return [
+        f"Delta is {delta:g}, above 1/n = {1 / users:.2g}: the guarantee would allow to publish "
+        f"some user's whole data ({delta * users:.2g} of {users:,} users on average). Take a delta "
+        "far below 1/n."
+    ]

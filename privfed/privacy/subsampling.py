@@ -1,9 +1,12 @@
 """Releases with Poisson sampling: each user takes part with probability q, by its own coin.
 
-In units of the clip norm, adding or removing a user turns N(0, s^2) into the mixture
-(1-q) N(0, s^2) + q N(1, s^2). Replacing a user turns (1-q) N(0, s^2) + q N(1, s^2) into
-(1-q) N(0, s^2) + q N(-1, s^2). Releases without sampling are included as one Gaussian. The privacy
-loss distributions are convolved by dp-accounting and rounded up: epsilon is never too small.
+In units of the clip norm, emptying a user's data turns (1-q) N(0, s^2) + q N(1, s^2) into
+N(0, s^2): the user throws its coin all the same, and its part is 0 either way. dp-accounting calls
+this pair of distributions add-or-remove-one and takes the worse of its two orders. Replacing a user
+turns (1-q) N(0, s^2) + q N(1, s^2) into (1-q) N(0, s^2) + q N(-1, s^2). Releases without sampling
+are included as one Gaussian. The privacy loss distributions are rounded up, and convolved by
+dp-accounting. Its Fourier transforms are wrong by about 1e-17 per release in delta, in either
+direction. Epsilon is stated for a delta that is smaller by more than that: it is never too small.
 """
 
 from __future__ import annotations
@@ -12,9 +15,12 @@ import math
 from functools import lru_cache
 
 from privfed.foundation.errors import ConfigError
+from privfed.privacy.accounting import WIDER
 
 STEP = 1e-4
 """Grid step of the privacy loss of small releases."""
+CONVOLUTION = 2.0**-51
+"""Error of delta per convolved release; a tenth of it was seen, with 10,000 releases."""
 
 
 @lru_cache(maxsize=4096)
@@ -27,7 +33,7 @@ def sampled_epsilon(
         mu: cost of all releases without sampling; 0 if there are none.
         sampled: ((mu, q), number of releases) per kind of sampled release.
         delta: delta at which epsilon is stated.
-        replaced: whether neighbouring data sets replace a user, rather than add or remove one.
+        replaced: whether neighbouring data sets replace a user, rather than empty one user's data.
 
     Raises:
         ConfigError: dp-accounting is not installed.
@@ -64,4 +70,6 @@ def sampled_epsilon(
     for (each, q), count in sampled:
         if each > 0:
             total = total.compose(loss(each, q).self_compose(count))
-    return float(total.get_epsilon_for_delta(delta))
+    # WIDER: for noise that is a discrete Gaussian.
+    left = delta * (1 - WIDER) - CONVOLUTION * (10 + sum(count for _, count in sampled))
+    return float(total.get_epsilon_for_delta(left)) if left > 0 else math.inf

@@ -67,6 +67,8 @@ def audit_verdict(audit: Audit) -> str:
     sure = f"{audit['confidence']:.4%}".rstrip("%").rstrip("0").rstrip(".") + "%"
     found = "consistent with the audit" if audit["consistent"] else "refuted"
     bound = f"epsilon is at least {lower} (confidence {sure})"
+    if audit.get("ledger"):
+        bound = f"{audit['ledger'][0]}; {bound}"
     return f"the claim of epsilon {claimed} is {found}: {bound}"
 
 

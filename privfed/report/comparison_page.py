@@ -13,7 +13,6 @@ from urllib.parse import quote
 from privfed.foundation.errors import PrivfedError
 from privfed.privacy.accounting import paid_by_one_user
 from privfed.privacy.ledger import Budget, Ledger
-from privfed.privacy.noise import SeededNoise
 from privfed.privacy.statement import guarantee_in_words
 from privfed.report.comparison_charts import (
     COLOURS,
@@ -23,14 +22,9 @@ from privfed.report.comparison_charts import (
     gains_picture,
 )
 from privfed.report.past_runs import Run, Setting, differing, settings_of, shown
+from privfed.report.run_totals import several_in_words
 from privfed.report.templating import Figure, Page, Picture, TextTable, render
 from privfed.report.wording import error_in_words
-
-SEVERAL = (
-    "The noise of these runs is not seeded, as for real users: for those who take part in several "
-    "runs budgets add up, and choosing settings or results by comparing runs is not covered by the "
-    "guarantee of any one of them."
-)
 
 
 @dataclass(frozen=True)
@@ -108,21 +102,11 @@ def comparison_page(runs: Sequence[Run], folder: Path, title: str = "") -> str:
             budgets=budgets,
             colours={name: COLOURS[i % len(COLOURS)] for i, name in enumerate(releases)},
             guarantees=_guarantees(settings),
-            warning=SEVERAL if add_up(runs) else "",
+            warning=several_in_words(runs),
             differences=_differences(settings),
             runs=[_line(run, setting, folder) for setting in settings for run in setting.runs],
         ),
     )
-
-
-def add_up(runs: Sequence[Run]) -> bool:
-    """Return whether several of the runs have noise that cannot be repeated, as for real users."""
-    real = [
-        run
-        for run in runs
-        if run.result["privacy"]["releases"] and run.result["privacy"]["noise"] != SeededNoise.name
-    ]
-    return len(real) > 1
 
 
 def mean_and_spread(setting: Setting) -> str:
@@ -167,7 +151,8 @@ def _figures(settings: Sequence[Setting]) -> list[Figure]:
     spent = sorted(setting.epsilon for setting in settings)
     low, high = f"{spent[0]:.3g}", f"{spent[-1]:.3g}"
     cost = f"ε {low}" if low == high else f"ε {low} to {high}"
-    return [*figures, Figure("privacy spent by a run", cost, "see the guarantees below")]
+    claims = " or ".join(dict.fromkeys(setting.claim for setting in settings))
+    return [*figures, Figure("privacy spent by a run", cost, f"{claims}; see below")]
 
 
 def _pictures(settings: Sequence[Setting]) -> list[Picture]:
@@ -188,14 +173,17 @@ def _settings(settings: Sequence[Setting]) -> TextTable:
     ends = [
         end for end in LEVELS if any(run.rival(end) is not None for s in settings for run in s.runs)
     ]
+    judged = any(not math.isnan(s.error) for s in settings)
     rows = []
     for s in settings:
         rivals = [
             [value for run in s.runs if (value := run.rival(end)) is not None] for end in ends
         ]
         means = [f"{fmean(values):.4g}" if values else "" for values in rivals]
-        rows.append([s.name, str(len(s.runs)), mean_and_spread(s), f"{s.epsilon:.4g}", *means])
-    head = ["setting", "seeds", "error", "epsilon spent", *(LEVELS[end] for end in ends)]
+        error = [mean_and_spread(s)] if judged else []
+        rows.append([s.name, str(len(s.runs)), *error, f"{s.epsilon:.4g}", s.claim, *means])
+    head = ["setting", "seeds", *(["error"] if judged else []), "epsilon spent", "guarantee"]
+    head += [LEVELS[end] for end in ends]
     return TextTable(head, rows)
 
 
@@ -227,5 +215,5 @@ def _line(run: Run, setting: Setting, folder: Path) -> RunLine:
         seed=str(run.result["seed"]),
         error="-" if math.isnan(run.error) else f"{run.error:.4g}",
         epsilon=f"{run.epsilon:.4g}",
-        time=f"{run.result['time']['total_s']:.1f} s",
+        time=f"{run.result['time']['total_s']:.1f} s" if "time" in run.result else "-",
     )

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from omegaconf import DictConfig
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import TextColumn
 from rich.table import Table
 
@@ -17,7 +18,7 @@ from privfed.federation.client_factory import ClientFactory
 from privfed.foundation.atomic_files import write_atomically
 from privfed.privacy.accounting import Planned, paid_by_one_user
 from privfed.privacy.ledger import Budget
-from privfed.privacy.statement import guarantee_in_words
+from privfed.privacy.statement import account_in_words, guarantee_in_words
 from privfed.report.sweep_console import LiveDisplay, PatientConsole, bar
 from privfed.report.wording import (
     FIGURES,
@@ -43,6 +44,7 @@ class RunView(Protocol):
     nodes: dict[str, range]
     budget: Budget
     strategy: Any
+    notes: list[str]
 
 
 class RunProgress(LiveDisplay):
@@ -129,17 +131,20 @@ def show_summary(result: Row, folder: Path) -> None:
         if key in metrics:
             console.print(f"{words}: {metrics[key]:.3g}")
     for note in result.get("notes", []):
-        console.print(f"Note: {note}")
+        console.print(f"Note: {escape(note)}")
     console.print(guarantee_in_words(result))
-    spent = result["time"]
-    speed = (
-        f", {speed_in_words(spent['user_rounds_per_s'])} user-rounds a second"
-        if "user_rounds_per_s" in spent
-        else ""
-    )
-    console.print(
-        f"{spent['total_s']:.1f} s in all{speed}, {result['peak_rss_mb']:.0f} MB at most."
-    )
+    if words := account_in_words(result):
+        console.print(words)
+    if "time" in result:  # in simulations
+        spent = result["time"]
+        speed = (
+            f", {speed_in_words(spent['user_rounds_per_s'])} user-rounds a second"
+            if "user_rounds_per_s" in spent
+            else ""
+        )
+        console.print(
+            f"{spent['total_s']:.1f} s in all{speed}, {result['peak_rss_mb']:.0f} MB at most."
+        )
     also = ", schema.yaml" if (folder / "schema.yaml").exists() else ""
     console.print(
         f"written to {folder}: result.json, report.html, model.npz, ledger.jsonl, rounds.csv, "
@@ -196,3 +201,7 @@ def show_plan(experiment: RunView) -> None:
         f"budget: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {budget.neighbouring}; "
         "nothing was released"
     )
+    for line in experiment.strategy.forecast():
+        console.print(line)
+    for note in experiment.notes:
+        console.print(f"Note: {note}")

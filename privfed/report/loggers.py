@@ -1,7 +1,8 @@
 """Optional logbooks of a run: TensorBoard and MLflow.
 
-They get the content of rounds.csv and result.json, and nothing else. Times are whole seconds, since
-exact times would reveal something about real users' data.
+They get the content of rounds.csv and result.json, and nothing else. Times are whole seconds. Where
+users are real, all times are the day on which the run began: how long steps take would tell how
+many rows users have.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from privfed.foundation.errors import ConfigError, nearest
+from privfed.privacy.statement import label
 from privfed.report.past_runs import flat
 from privfed.report.wording import Row
 
@@ -35,6 +37,8 @@ class Logger:
     """
 
     package = ""
+    now: Callable[[], int]
+    """Returns the time of what is recorded, in seconds since 1970."""
 
     def __init__(self) -> None:
         try:
@@ -45,6 +49,7 @@ class Logger:
                 f"needs the package {self.package}; install it with pip install 'privfed[loggers]'"
             )
             raise ConfigError.of("logger", name, allowed) from error
+        self.now = now
 
     def start(self, cfg: DictConfig, folder: Path) -> None:
         """Record that a run begins, or continues, in this folder."""
@@ -64,17 +69,19 @@ class TensorBoard(Logger):
     def start(self, cfg: DictConfig, folder: Path) -> None:
         """Open an event file; a resumed run has several."""
         self.writer = self.module.SummaryWriter(str(folder / "tensorboard"), write_to_disk=True)
-        self.writer.add_text("config", f"```yaml\n{OmegaConf.to_yaml(cfg)}```", walltime=now())
+        self.writer.add_text("config", f"```yaml\n{OmegaConf.to_yaml(cfg)}```", walltime=self.now())
 
     def step(self, row: Row) -> None:
         """Add a point to every curve."""
         for name, value in numbers(row).items():
-            self.writer.add_scalar(f"rounds/{name}", value, row["step"], walltime=now())
+            self.writer.add_scalar(f"rounds/{name}", value, row["step"], walltime=self.now())
 
     def end(self, result: Row) -> None:
         """Add the final numbers."""
         for name, value in final(result).items():
-            self.writer.add_scalar(f"result/{name}", value, result["rounds"], walltime=now())
+            self.writer.add_scalar(f"result/{name}", value, result["rounds"], walltime=self.now())
+        for name, text in label(result).items():
+            self.writer.add_text(name, text, walltime=self.now())
         self.writer.close()
 
 
@@ -113,7 +120,7 @@ class MLflow(Logger):
                 else known.experiment_id
             )
         self.run = self.client.create_run(
-            experiment, start_time=1000 * now(), run_name=folder.name
+            experiment, start_time=1000 * self.now(), run_name=folder.name
         ).info.run_id
         kept.write_text(self.run, encoding="utf-8")
         settings = OmegaConf.to_container(cfg)
@@ -132,10 +139,14 @@ class MLflow(Logger):
         self._log(
             {f"final_{name}": value for name, value in final(result).items()}, result["rounds"]
         )
-        self.client.set_terminated(self.run, end_time=1000 * now())
+        for name, text in label(result).items():
+            self.client.set_tag(self.run, name, text)
+        self.client.set_terminated(self.run, end_time=1000 * self.now())
 
     def _log(self, values: dict[str, float], step: int) -> None:
-        metrics = [self.metric(name, value, 1000 * now(), step) for name, value in values.items()]
+        metrics = [
+            self.metric(name, value, 1000 * self.now(), step) for name, value in values.items()
+        ]
         self.client.log_batch(self.run, metrics=metrics)
 
 
@@ -151,8 +162,18 @@ class Loggers:
     def __init__(self, loggers: list[Logger]) -> None:
         self.loggers = loggers
 
-    def start(self, cfg: DictConfig, folder: Path) -> None:
-        """See :class:`Logger`."""
+    def start(self, cfg: DictConfig, folder: Path, dated: bool = True) -> None:
+        """See :class:`Logger`.
+
+        Args:
+            cfg: configuration of the run.
+            folder: folder of the run.
+            dated: whether times are told, rather than the day only.
+        """
+        if not dated:
+            day = now() // 86400 * 86400
+            for logger in self.loggers:
+                logger.now = lambda: day
         self._each(lambda logger: logger.start(cfg, folder))
 
     def step(self, row: Row) -> None:
@@ -200,7 +221,7 @@ def numbers(row: Row) -> dict[str, float]:
 
 def final(result: Row) -> dict[str, float]:
     """Return the finite numbers of a result."""
-    parts = {**result["metrics"], "epsilon": result["privacy"]["epsilon"], **result["time"]}
+    parts = {**result["metrics"], "epsilon": result["privacy"]["epsilon"], **result.get("time", {})}
     return {key: float(value) for key, value in parts.items() if is_finite(value)}
 
 

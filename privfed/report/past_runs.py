@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 from privfed.config.option_groups import GROUPS
 from privfed.config.saved_config import load_config
 from privfed.foundation.errors import ConfigError
+from privfed.privacy.statement import claimed
 from privfed.report.wording import Row, error_of
 
 SWEEP = "sweep.json"
@@ -89,12 +90,12 @@ class Setting:
 
     @property
     def error(self) -> float:
-        """Return the mean error over the seeds."""
+        """Return the mean error over the seeds; NaN if a run has none."""
         return fmean(run.error for run in self.runs)
 
     @property
     def spread(self) -> float | None:
-        """Return the standard deviation over the seeds; None for one seed."""
+        """Return the standard deviation over the seeds; None for one seed, or without errors."""
         return spread(run.error for run in self.runs)
 
     @property
@@ -102,11 +103,16 @@ class Setting:
         """Return the largest epsilon that a run spent."""
         return max(run.epsilon for run in self.runs)
 
+    @property
+    def claim(self) -> str:
+        """Return what its runs guarantee; see :func:`privfed.privacy.statement.claimed`."""
+        return " or ".join(dict.fromkeys(claimed(run.result["privacy"]) for run in self.runs))
+
 
 def spread(values: Iterable[float]) -> float | None:
-    """Return the sample standard deviation; None for fewer than two values."""
+    """Return the sample standard deviation; None for fewer than two values, or for a NaN."""
     known = list(values)
-    return stdev(known) if len(known) > 1 else None
+    return stdev(known) if len(known) > 1 and not any(map(math.isnan, known)) else None
 
 
 def settings_in_words(settings: dict[str, Any]) -> str:
@@ -166,9 +172,7 @@ def read_run(folder: Path) -> Run:
     """
     result = read_json(folder / "result.json")
     missing = [
-        key
-        for key in ("algo", "seed", "metrics", "privacy", "time", "versions")
-        if key not in result
+        key for key in ("algo", "seed", "metrics", "privacy", "versions") if key not in result
     ]
     if missing:
         raise ConfigError(

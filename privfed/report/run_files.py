@@ -9,7 +9,9 @@ import csv
 import io
 import json
 import math
+import os
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,6 +28,7 @@ from privfed.foundation.errors import PrivfedError
 from privfed.foundation.linalg import Array
 from privfed.privacy.ledger import Budget, Ledger, locked, plain
 from privfed.privacy.noise import SeededNoise
+from privfed.privacy.statement import label_comment
 from privfed.report.past_runs import Run
 from privfed.report.run_page import report_page
 
@@ -34,12 +37,16 @@ COLUMNS = (
     "missing_users", "seconds",
 )  # fmt: skip
 """Columns of rounds.csv."""
+DAY = 86400.0
+"""Seconds."""
+OPERATOR = "operator.json"
+"""Times and memory of a run with real users: for its operator, not to be handed out."""
 CHECKPOINT = "checkpoint.npz"
 """File with the state of an unfinished run; useless once there is a result."""
 FILES = (
-    "ledger.jsonl", "roster.json", CHECKPOINT, "config.yaml", "schema.yaml", "rounds.csv",
-    "model.npz", "report.html", "audit.html", "nodes.json", "details.json", "error.txt",
-    "mlflow.txt", "tensorboard", PRIVATE, "result.json",
+    "ledger.jsonl", CHECKPOINT, "config.yaml", "schema.yaml", "rounds.csv",
+    "model.npz", "report.html", "audit.html", "details.json", "error.txt",
+    "mlflow.txt", "tensorboard", OPERATOR, PRIVATE, "result.json",
 )  # fmt: skip
 """All files of a run, result.json last."""
 
@@ -55,6 +62,7 @@ class Finished(Protocol):
     split: NDArray[np.int64] | None
     by_size: Array | None
     schema: Any
+    operator: dict[str, Any] | None
 
 
 def keep_previous(folder: Path) -> None:
@@ -123,6 +131,9 @@ def write_run(folder: Path, cfg: DictConfig, outcome: Finished) -> None:
     write_atomically(folder / "rounds.csv", table.getvalue().encode())
     model = io.BytesIO()
     np.savez(model, **outcome.model)  # type: ignore[arg-type]
+    with zipfile.ZipFile(model, "a") as archive:
+        # So that the file says what it is even without the others; `np.load` ignores it.
+        archive.comment = label_comment(result)
     write_atomically(folder / "model.npz", model.getvalue())
     if outcome.schema is not None:
         write_atomically(folder / "schema.yaml", outcome.schema.to_yaml().encode())
@@ -137,9 +148,27 @@ def write_run(folder: Path, cfg: DictConfig, outcome: Finished) -> None:
     )
     write_atomically(folder / "report.html", page.encode())
     write_details(folder, outcome)
+    if outcome.operator is not None:
+        content = json.dumps(outcome.operator, indent=2) + "\n"
+        write_atomically(folder / OPERATOR, content.encode(), mode=0o600)
     write_result(folder, result)
     (folder / CHECKPOINT).unlink(missing_ok=True)
     shutil.rmtree(folder / PRIVATE, ignore_errors=True)
+    if outcome.operator is not None:
+        level_times(folder)
+
+
+def level_times(folder: Path) -> None:
+    """Date all files of a run by the day on which it began.
+
+    How long a run took tells how many rows real users have, and files keep their times when they
+    are copied or packed.
+    """
+    day = (folder / "config.yaml").stat().st_mtime // DAY * DAY
+    for name in FILES:
+        if (folder / name).is_file():
+            os.utime(folder / name, (day, day))
+    os.utime(folder, (day, day))
 
 
 def write_result(folder: Path, result: dict[str, Any]) -> None:

@@ -11,7 +11,13 @@ from numpy.typing import NDArray
 
 from privfed.data.evaluation_bins import Scale
 from privfed.foundation.linalg import Array
-from privfed.privacy.statement import guarantee_in_words, nothing_released
+from privfed.privacy.statement import (
+    SIMULATION,
+    account_in_words,
+    claimed,
+    guarantee_in_words,
+    nothing_released,
+)
 from privfed.report.charts import Series, heat_map, histogram_chart, line_chart
 from privfed.report.gain_chart import gain_picture
 from privfed.report.templating import Figure, Page, Picture, TextTable, render
@@ -98,7 +104,7 @@ def report_page(
             verdict=verdict(result["metrics"]),
             errors=_errors(result),
             guarantee=guarantee_in_words(result),
-            notes=result.get("notes", []),
+            notes=[*filter(None, [account_in_words(result)]), *result.get("notes", [])],
             pictures=_pictures(result, rows, histograms, scale, split, by_size),
             steps=_steps(rows, rows[-1]["task"], result["rounds"]) if rows else None,
             config=config,
@@ -109,11 +115,14 @@ def report_page(
 def _cost(result: Row, epsilon: str) -> str:
     if result["privacy"]["guarantee"] == "none":
         return "no privacy"
-    return "nothing released" if nothing_released(result) else f"epsilon {epsilon}"
+    if nothing_released(result):
+        return "nothing released"
+    simulated = claimed(result["privacy"]) == SIMULATION
+    return f"{'simulation of ' if simulated else ''}epsilon {epsilon}"
 
 
 def _figures(result: Row, epsilon: str) -> list[Figure]:
-    metrics, spent, privacy = result["metrics"], result["time"], result["privacy"]
+    metrics, spent, privacy = result["metrics"], result.get("time", {}), result["privacy"]
     figures = []
     error = error_of(metrics)
     if error:
@@ -123,7 +132,7 @@ def _figures(result: Row, epsilon: str) -> list[Figure]:
         alone = metrics[f"{error}_standalone"]
         ratio = _ratio(metrics[error], alone)
         figures.append(Figure("against each user alone", ratio, f"alone: {alone:.3g}"))
-    note = f"δ {privacy['delta']:g}, {privacy['neighbouring']}"
+    note = f"δ {privacy['delta']:g}, {privacy['neighbouring']}, {claimed(privacy)}"
     figures.append(Figure("privacy spent", f"ε {epsilon}", note))
     if "user_rounds_per_s" in spent:
         speed = speed_in_words(spent["user_rounds_per_s"])

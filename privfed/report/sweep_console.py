@@ -21,6 +21,7 @@ from rich.progress import (
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from privfed.privacy.statement import SIMULATION, claimed
 from privfed.report.past_runs import Setting, shown
 from privfed.report.wording import Row, error_in_words, error_of
 
@@ -115,12 +116,14 @@ class SweepProgress(LiveDisplay):
 def describe_result(result: Row) -> str:
     """Return a finished run in a few words."""
     spent, error = float(result["privacy"]["epsilon"]), error_of(result["metrics"])
-    cost = f"epsilon spent {spent:.4g}" if math.isfinite(spent) else "no privacy"
+    simulated = claimed(result["privacy"]) == SIMULATION
+    cost = f"epsilon spent {spent:.4g}{' (simulation)' if simulated else ''}"
+    cost = cost if math.isfinite(spent) else "no privacy"
     return f"{cost}  error {result['metrics'][error]:.3e}" if error else cost
 
 
 def show_sweep(settings: Sequence[Setting]) -> None:
-    """Print one line per setting: its error over the seeds, and its cost."""
+    """Print one line per setting: its error over the seeds, if it has one, and its cost."""
     judged = [setting.runs[0].result for setting in settings if not math.isnan(setting.error)]
     errors = " or ".join(sorted({error_in_words(result) for result in judged}))
     title = f"{errors} (simulation, not private)" if errors else "runs"
@@ -128,15 +131,20 @@ def show_sweep(settings: Sequence[Setting]) -> None:
     keys = list(settings[0].line | settings[0].budget) or ["algo"]
     for column in keys:
         table.add_column(column)
-    for column in ("seeds", "mean error", "std", "epsilon spent"):
+    for column in ("seeds", *(("mean error", "std") if judged else ()), "epsilon spent"):
         table.add_column(column, justify="right")
+    table.add_column("guarantee")
     for setting in settings:
         own = [shown(value) for value in (setting.line | setting.budget).values()] or [
             setting.runs[0].result["algo"]
         ]
         mean = "-" if math.isnan(setting.error) else f"{setting.error:.4g}"
-        std = (
-            "-" if setting.spread is None or math.isnan(setting.spread) else f"{setting.spread:.2g}"
+        std = "-" if setting.spread is None else f"{setting.spread:.2g}"
+        table.add_row(
+            *own,
+            str(len(setting.runs)),
+            *((mean, std) if judged else ()),
+            f"{setting.epsilon:.4g}",
+            setting.claim,
         )
-        table.add_row(*own, str(len(setting.runs)), mean, std, f"{setting.epsilon:.4g}")
     PatientConsole(highlight=False).print(table)

@@ -30,7 +30,7 @@ from flwr.server.criterion import Criterion
 from privfed import __version__
 from privfed.federation.identity import prove
 from privfed.federation.node_settings import Welcome
-from privfed.federation.roster import Roster
+from privfed.federation.roster import Roster, new_token
 from privfed.runtimes.flower_internals import GrpcBridgeClosed, GrpcClientProxy
 
 log = logging.getLogger("privfed.admission")
@@ -76,6 +76,8 @@ class AdmissionControl(ClientManager):
         """The model that every client is sent, once training is over."""
         self.failure: Exception | None = None
         """Why waiting for nodes makes no sense any more."""
+        self._nobody = new_token()
+        """Stands for the token of a name that is not registered."""
         self._nodes: dict[str, ClientProxy] = {}
         self._entering: dict[str, ClientProxy] = {}
         self._gone: WeakSet[ClientProxy] = WeakSet()
@@ -230,13 +232,12 @@ class AdmissionControl(ClientManager):
                 "install the same version"
             )
         member = self.roster.members.get(node)
-        # An unknown name takes as long as a wrong token, so that names cannot be guessed by time.
-        expected = prove(member.token if member else "nobody", node, challenge)
+        # An unknown name takes as long as a wrong token and gets the same answer, so that strangers
+        # cannot find out who is registered.
+        expected = prove(member.token if member else self._nobody, node, challenge)
         proven = hmac.compare_digest(expected, proof)
-        if member is None:
-            raise RefusedError(f"{called} is not registered")
-        if not proven and not self.trusting:
-            raise RefusedError(f"{called} could not prove its identity: the token is wrong")
+        if member is None or not (proven or self.trusting):
+            raise RefusedError(f"{called} is not registered, or its token is wrong")
         return node
 
     def _send_published(self, proxy: ClientProxy, published: Parameters) -> None:

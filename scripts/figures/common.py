@@ -194,7 +194,10 @@ def write(
     """Write docs/figures/NAME.csv, .png and .md."""
     parts = [part.strip() for part in paragraph.strip().split("\n\n")]
     paragraph = "\n\n".join(
-        part if part[0] == "|" else textwrap.fill(" ".join(part.split()), 120) for part in parts
+        part
+        if part[0] == "|"
+        else textwrap.fill(" ".join(part.split()), 120, break_on_hyphens=False)
+        for part in parts
     )
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / f"{name}.csv").open("w", newline="") as file:

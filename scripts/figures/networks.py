@@ -21,7 +21,7 @@ from privfed.privacy.accounting import gaussian_mu
 METHODS = ("standalone", "fedavg_ft", "pmtl_ft", "ppsgd", "centaur", "headmean")
 ALGORITHMS = {"standalone": "network/standalone", "centaur": "network/centaur"}
 """Values of `algo` for methods that linear models have as well; others are named as shown."""
-RELATIONS = ("replace-one", "add-remove")
+RELATIONS = ("replace-one", "zero-out")
 SIZES = {"fashion": ("1000", "2000"), "cifar10": ("500",)}
 TITLES = {"fashion": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 SOURCES = {"fashion": "fashion_mnist", "cifar10": "cifar10"}
@@ -300,7 +300,7 @@ def quieter(rows: Sequence[Row]) -> str:
     return (
         " Less noise is no help, as heads hardly learn on the small features of a fresh network: "
         f"on Fashion-MNIST with n=1000 CENTAUR is at {full} under replace-one, at {half} with "
-        f"add-remove's half of that noise, at {cell(without)} with none."
+        f"zero-out's half of that noise, at {cell(without)} with none."
     )
 
 

@@ -88,3 +88,11 @@ class RegressionStart(Initialiser):
         left, S, right = top_singular(released.reshape(self.r, self.r), self.r)
         U, V = self.sides
         return [U @ left, S, V @ right]
+
+    def memory(self) -> dict[str, Array]:
+        """Return the U and V of Algorithm 1 that have been released: the third step needs both."""
+        return {f"side{i}": side for i, side in enumerate(self.sides)}
+
+    def recall(self, memory: dict[str, Array]) -> None:
+        """See :meth:`memory`."""
+        self.sides = [memory[name] for name in sorted(memory)]

@@ -10,7 +10,7 @@ from support import naive
 
 from clients.fedrep import FedRepClient
 from clients.initialisers.spectral import SpectralTask as Spectral
-from privfed.data.cohort import BLOCK, Cohort, draw_orders
+from privfed.data.cohort import Cohort, draw_orders
 from privfed.foundation.linalg import retraction, unsvec
 from privfed.privacy.clipping import Dense
 
@@ -99,8 +99,8 @@ def test_two_batches_are_disjoint_redrawn_and_the_paper_s():
 
 
 def test_orders_do_not_depend_on_how_users_are_spread():
-    whole = draw_orders(3, 2, np.arange(2 * BLOCK), 6)
-    for first, last in ((0, 1), (BLOCK - 3, BLOCK + 5), (5, 2 * BLOCK)):
+    whole = draw_orders(3, 2, np.arange(2 * 1024), 6)
+    for first, last in ((0, 1), (1024 - 3, 1024 + 5), (5, 2 * 1024)):
         np.testing.assert_array_equal(
             draw_orders(3, 2, np.arange(first, last), 6), whole[first:last]
         )

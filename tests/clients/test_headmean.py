@@ -14,6 +14,7 @@ from privfed.models.procedural_images import scenes
 from privfed.models.public_features import PublicFeatures
 from privfed.privacy.clipping import Dense, norm
 
+WEIGHTS = {"edges": 2.0, "colours": 2.0, "patches": 6.0}
 SMALL = (
     "algo=headmean",
     "data.n=12",
@@ -127,13 +128,13 @@ def test_together_is_better_than_alone_and_users_alone_are_the_same():
 
 def test_features_are_public_and_do_not_know_left_from_right():
     pictures = (255 * scenes(6, (3, 12, 12))).astype(np.uint8)
-    features = PublicFeatures([3, 12, 12], 10, 5, 8, 40, [2.0, 2.0, 6.0])
+    features = PublicFeatures([3, 12, 12], 10, 5, 8, 40, WEIGHTS)
     described = features(pictures.reshape(6, -1))
     assert described.shape == (6, len(features.basis)) and np.isfinite(described).all()
     mirrored = features(np.ascontiguousarray(pictures[..., ::-1]).reshape(6, -1))
     np.testing.assert_allclose(described, mirrored, atol=1e-5)
     np.testing.assert_allclose(features.basis.T @ features.basis, np.eye(5), atol=1e-5)
-    again = PublicFeatures([3, 12, 12], 10, 5, 8, 40, [2.0, 2.0, 6.0])
+    again = PublicFeatures([3, 12, 12], 10, 5, 8, 40, WEIGHTS)
     assert (
         again.basis is features.basis
         and (scenes(6, (3, 12, 12)) == scenes.__wrapped__(6, (3, 12, 12))).all()
@@ -144,7 +145,7 @@ def test_features_are_public_and_do_not_know_left_from_right():
     ("wrong", "words"),
     [
         ("model.k=5000", "cannot be larger than the"),
-        ("model.weights=3", "give three"),
+        ("model.weights=3", "give a weight for each of edges"),
         ("model.patches=0", "whole number"),
         ("algo.ridge=1e-20", "at least 1e-8"),
         ("rounds=2", "one release"),

@@ -131,7 +131,8 @@ def test_sums_leave_and_nothing_else(name, nodes, overheard):
         assert array.shape == (size,) and res.metrics == {"step": ins.config["step"]}
         assert np.linalg.norm(array) <= res.num_examples * np.frombuffer(ins.config["clip"])[0]
         told = {"step", "task", "round", "seed", "clip", "release", "measure"}
-        assert set(ins.config) == told | ({"sampling", "secret"} if "sampled" in name else set())
+        told |= {"sampling", "secret", "shapes"} if "sampled" in name else set()
+        assert set(ins.config) == told
     judged = [(ins, res) for question, ins, res in messages if question == "evaluate"]
     assert len(judged) == nodes
     for ins, res in judged:

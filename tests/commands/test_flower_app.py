@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import subprocess
 import zipfile
@@ -21,6 +22,7 @@ from privfed.config.composition import compose
 from privfed.config.flower_run_config import configuration
 from privfed.experiment.wiring import Experiment
 from privfed.federation.roster import Member, Roster, new_token
+from privfed.federation.user_state import private_folder
 from privfed.foundation.errors import ConfigError, PrivfedError
 
 SMALL = "data.n=60 data.d=6 data.m=6 rounds=2"
@@ -115,7 +117,8 @@ def test_only_who_proves_a_registered_name_is_let_in(tmp_path, caplog):
         PrivfedError, match="only 1 of 2 nodes joined within 2 s; nothing was released"
     ):
         flower_app.conduct(Grid(nodes[0], thief, stranger, *partitions()), run)
-    assert "token is wrong" in caplog.text and "'eve' is not registered" in caplog.text
+    for name in ("1", "eve"):
+        assert f"'{name}' is not registered, or its token is wrong" in caplog.text
     agrees(flower_app.conduct(Grid(stranger, *nodes), run), SMALL)
 
 
@@ -189,9 +192,46 @@ def test_real_users_keep_their_heads_and_need_a_roster(tmp_path):
     folder = flower_app.conduct(grid, run | {"roster": str(tmp_path / "roster.json")})
     result = json.loads((folder / "result.json").read_text())
     assert result["privacy"]["noise"] == "discrete" and result["metrics"] == {}
+    assert not (folder / "private").exists()
+    for path in folder.iterdir():
+        assert not any(name.encode() in path.read_bytes() for name in roster.members), path
     for name in roster.members:
-        (head,) = (tmp_path / f"heads-{name}").iterdir()
+        (head,) = (tmp_path / f"heads-{name}").glob("*.npz")
         assert head.name == f"{name}.npz" and head.stat().st_mode & 0o077 == 0
+
+
+def test_supernodes_refuse_what_is_beyond_their_limits_and_tell_nobody_why(tmp_path, caplog):
+    roster = Roster(Member(name, 1, new_token()) for name in ("alice", "bob"))
+    (tmp_path / "rows.csv").write_text("a,b,c,target\n" + "1,2,3,4\n4,3,1,2\n" * 5)
+    own = {"data": str(tmp_path / "rows.csv"), "state": str(tmp_path / "state")}
+    grid = Grid(*named(roster, tmp_path, alice=own | {"max-epsilon": 1.0}, bob=own))
+    sent, reply = [], grid.reply
+
+    def listening(number, message):
+        sent.append(reply(number, message))
+        return sent[-1]
+
+    grid.reply = listening
+    run = {
+        "overrides": "data=remote data.d=3 data.n=2 rounds=1 eps=5 init=random runtime.quorum=0.5 "
+        "runtime.join_timeout=10",
+        "out": str(tmp_path / "run"),
+        "roster": str(tmp_path / "roster.json"),
+    }
+    folder = flower_app.conduct(grid, run)
+    with (folder / "rounds.csv").open() as file:
+        assert [row["missing_users"] for row in csv.DictReader(file)] == ["1"]
+    errors = [message.error.reason for message in sent if message.has_error()]
+    assert errors and set(errors) == {"this node could not answer; its own log says why"}
+    assert "--max-epsilon is 1; nothing was sent" in caplog.text
+
+
+def test_a_mistake_in_a_node_config_stays_with_its_node(tmp_path, caplog):
+    node = {"node": "a", "token-file": str(tmp_path / "secret illness/a.token")}
+    context = Context(run_id=7, node_id=1, node_config=node, state=RecordDict(), run_config={})
+    with pytest.raises(PrivfedError, match="its own log says why"):
+        flower_app.make_client(context)
+    assert "secret illness" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -222,6 +262,9 @@ def test_a_mistake_in_the_run_config_is_one_line(run, words):
         ({"node": "a", "token-file": "/nowhere/a.token"}, "cannot be read"),
         ({"partition-id": 0, "dta": "x.csv"}, "did you mean 'data'"),
         ({"partition-id": 0, "data": "x.csv", "test": 1.5}, "test=1.5"),
+        ({"partition-id": 0, "max-clip": "one"}, "max-clip=one: must be a number"),
+        ({"partition-id": 0, "min-users": 1.5}, "min-users=1.5: must be a whole number"),
+        ({"partition-id": 0, "max-epsilon": -1.0}, "max-epsilon=-1.0: must be a positive"),
     ],
 )
 def test_a_mistake_in_the_node_config_is_one_line(node, words):
@@ -288,7 +331,7 @@ def test_a_resumed_run_keeps_its_roster(tmp_path):
         Member("a", 1, new_token(), simulated=True),
         Member("b", 3, new_token(), simulated=True),
     ]
-    (tmp_path / "run" / flower_app.NODES).write_text(
+    (private_folder(tmp_path / "run") / flower_app.NODES).write_text(
         json.dumps(Roster(members).public(), indent=1) + "\n"
     )
     Roster(members[::-1]).save(tmp_path / "roster.json")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
 from support.sources import source
@@ -9,6 +11,7 @@ from support.tables import people, schema_of
 
 from privfed.data.cohort import groups_of, spread_evenly
 from privfed.data.problems.synthetic import Synthetic
+from privfed.data.user_identity import identities_of
 from privfed.foundation.errors import ConfigError
 
 
@@ -20,14 +23,28 @@ def test_spread_is_even_and_complete():
 
 
 @pytest.mark.parametrize(("n", "groups"), [(1, 1), (10, 10), (3000, 7), (2500, 2500)])
-def test_groups_are_disjoint_even_random_and_the_same_for_every_node(n, groups):
-    whole = groups_of(np.arange(n), n, groups, seed=4)
+def test_groups_are_random_and_follow_from_each_user_s_own_identity(n, groups):
+    whole = groups_of(np.arange(n), groups, seed=4)
     sizes = np.bincount(whole, minlength=groups)
-    assert sizes.sum() == n and sizes.max() - sizes.min() <= 1
+    assert len(sizes) == groups and sizes.sum() == n
+    assert np.abs(sizes - n / groups).max() <= 6 * np.sqrt(n / groups) + 1
     some = np.array([n - 1, 0, n // 2])
-    np.testing.assert_array_equal(groups_of(some, n, groups, seed=4), whole[some])
+    np.testing.assert_array_equal(groups_of(some, groups, seed=4), whole[some])
     if n > 100:
-        assert not np.array_equal(whole, groups_of(np.arange(n), n, groups, seed=5))
+        assert not np.array_equal(whole, groups_of(np.arange(n), groups, seed=5))
+
+
+def test_no_two_names_have_one_identity_and_numbers_are_their_own():
+    names = ["", "a", "b", "ab", "a\0b", "\u00e9", "e\u0301", "0", "1", "\udc80"]
+    identities = identities_of(names)
+    assert len(set(identities.tolist())) == len(names) and identities.dtype == np.uint64
+    np.testing.assert_array_equal(identities_of(names[3:5]), identities[3:5])
+    digest = hashlib.sha256(b"privfed user\0ab").digest()
+    assert identities[3] == int.from_bytes(digest[:8], "little")
+    for cohort in cohorts().values():
+        assert len(cohort.identities) == len(cohort)
+        if cohort.ids[0] == 20:
+            np.testing.assert_array_equal(cohort.identities, cohort.ids)
 
 
 def cohorts():

@@ -10,7 +10,6 @@ from flwr.common import FitIns, ndarrays_to_parameters
 
 from privfed.config.composition import CONF, compose
 from privfed.experiment.wiring import Experiment
-from privfed.federation.client_factory import ClientFactory
 from privfed.federation.identity import Identity
 from privfed.federation.participant import OwnRows, Participant, targets_in_files
 from privfed.federation.roster import Member, Roster, new_token
@@ -23,7 +22,8 @@ CSV = "a,b,c,target\n" + "\n".join(f"{i},{i * i},{7 - i},{i / 3}" for i in range
 
 @pytest.fixture
 def factory():
-    return ClientFactory.of(compose(["data=remote", "data.d=3", "data.n=1"]))
+    roster = Roster([Member("alice", 1, new_token())])
+    return Experiment(compose(["data=remote", "data.d=3", "data.n=1"]), roster).factory
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_a_server_runs_no_code_here(factory, participant, where, value):
 
 def test_a_mistake_in_a_users_file_is_not_told_to_the_server(factory, participant, caplog):
     """Flower sends the words of an exception over a SuperLink."""
-    client = SuperNodeClient(participant(CSV + "1,2,secret illness,4\n"))
+    client = SuperNodeClient(participant(CSV.replace("target", "secret illness")))
     ins = FitIns(ndarrays_to_parameters([]), {WELCOME: factory.welcome(range(1)).to_json()})
     with pytest.raises(PrivfedError) as told:
         client.fit(ins)
@@ -96,8 +96,8 @@ def test_real_users_are_not_released_without_noise():
 
 
 def test_tables_are_not_given_to_a_federation_that_learns_from_pictures(participant):
-    factory = ClientFactory.of(compose(["algo=fedavg_ft", "data=patterns", "data.n=1", "data.m=2"]))
-    settings = replace(factory.welcome(range(1)), d=3)
+    cfg = compose(["algo=fedavg_ft", "data=patterns", "data.n=1", "data.m=2"])
+    settings = replace(Experiment(cfg).factory.welcome(range(1)), d=3)
     with pytest.raises(ConfigError, match="learns from pictures, and rows of a table are none"):
         participant().welcome(settings.to_json())
 

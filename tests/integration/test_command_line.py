@@ -97,7 +97,7 @@ def test_without_privacy_the_files_are_valid_json(command, tmp_path):
         (("data.n=many",), ("data.n=many", "whole number")),
         (("rounds=0",), ("rounds=0", "at least 1")),
         (("rounds=2.5",), ("rounds=2.5", "whole number")),
-        (("neighbouring=both",), ("neighbouring=both", "add-remove")),
+        (("neighbouring=both",), ("neighbouring=both", "zero-out")),
         (("runtime.nodes=30000",), ("runtime.nodes=30000", "20000 users")),
         (("algo.estimator=loo",), ("algo.estimator=loo", "leave-one-out")),
         (("seed=-1",), ("seed=-1",)),

@@ -39,6 +39,32 @@ def test_what_a_page_names_exists(page):
     assert not lost
 
 
+PROOFS = (ROOT / "docs/proofs.md").read_text(encoding="utf-8")
+CLAIMS = re.split(r"^### ", PROOFS.split("## Claims")[1].split("\n## ")[0], flags=re.M)[1:]
+
+
+def test_claims_are_numbered_and_every_release_refers_to_them():
+    numbers = [int(claim.split(".")[0]) for claim in CLAIMS]
+    assert numbers == list(range(1, len(CLAIMS) + 1))
+    releases = PROOFS.split("## Releases")[1].split("## Claims")[0]
+    rows = [row.strip("|").split("|") for row in releases.splitlines() if row.startswith("| ")]
+    for row in rows[1:]:
+        named = [int(number) for number in re.findall(r"\d+", row[-1])]
+        assert all(number in numbers for number in named), row[0]
+    for group in ("algo", "init"):
+        missing = set(options(group)) - set(re.findall(rf"`{group}=([\w/]+)`", releases))
+        assert not missing, f"{group}: no argument for {missing} in docs/proofs.md"
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.split("\n")[0])
+def test_every_claim_names_code_and_tests_that_exist(claim):
+    code, tests = (re.findall(rf"^{key}: (.+)$", claim, flags=re.M) for key in ("Code", "Tests"))
+    assert len(code) == len(tests) == 1
+    assert all((ROOT / path).is_file() for path in re.findall("`([^`]+)`", code[0]))
+    for path, name in re.findall("`([^`:]+)::([^`]+)`", tests[0]):
+        assert f"def {name}(" in (ROOT / path).read_text(encoding="utf-8"), name
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_what_a_page_chooses_can_be_chosen(page):
     text = page.read_text(encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 
@@ -13,6 +14,8 @@ from flwr.server.superlink.fleet.grpc_bidi.grpc_client_proxy import GrpcClientPr
 from support.processes import ledger_of, model_of, reference
 
 from privfed.config.composition import compose
+from privfed.data.row_order import row_order
+from privfed.data.user_identity import identities_of
 from privfed.experiment.wiring import Experiment
 from privfed.federation.identity import Identity
 from privfed.federation.participant import OwnRows, Participant
@@ -118,6 +121,8 @@ def test_real_and_simulated_users_in_one_federation_and_a_newcomer(fleet):
         client.ends(0)
         assert "joined fedrep at epsilon 8" in client.said and "held-out row(s)" in client.said
     server.says("giving the model in run")
+    account = json.loads((folder / "run/result.json").read_text())["privacy"]["account"]
+    assert account["runs"] == 1 and account["epsilon"] == pytest.approx(8, rel=1e-3)
     assert not any(word in server.said for word in ("error of", "alice: ")), (
         "errors of real users are theirs"
     )
@@ -143,16 +148,15 @@ def test_real_and_simulated_users_in_one_federation_and_a_newcomer(fleet):
 
     published = model_of(folder / "run")
     for name, (X, y) in rows.items():
-        (kept,) = (folder / f"{name}-state").iterdir()
+        (kept,) = (folder / f"{name}-state").glob("*.npz")
         assert kept.name == f"{name}.npz" and kept.stat().st_mode & 0o777 == 0o600
         with np.load(kept) as file:
             w = file["w"]
-        train = ROWS - int(0.2 * ROWS)
-        Q = X[:train] @ published
-        np.testing.assert_allclose(
-            w, published @ np.linalg.lstsq(Q, y[:train], rcond=None)[0], rtol=1e-6, atol=1e-8
-        )
-        secrets = [w, np.linalg.lstsq(Q, y[:train], rcond=None)[0], *X, y]
+        own = row_order(0, identities_of([name]), np.zeros(ROWS, dtype=int), (X, y))
+        train = own[: ROWS - int(0.2 * ROWS)]
+        v = np.linalg.lstsq(X[train] @ published, y[train], rcond=None)[0]
+        np.testing.assert_allclose(w, published @ v, rtol=1e-6, atol=1e-8)
+        secrets = [w, v, *X, y]
         for path in [*(folder / "run").iterdir(), server.out, server.err]:
             if path.is_file():
                 assert not found(path.read_bytes(), secrets), path

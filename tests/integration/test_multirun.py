@@ -97,7 +97,7 @@ def test_the_summary_has_a_line_a_combination_with_mean_and_spread_over_seeds(do
     assert float(rows[1]["error_std"]) == pytest.approx(stdev(errors))
     assert (
         float(rows[0]["epsilon"]) == pytest.approx(1, rel=1e-6)
-        and rows[0]["guarantee"] == "worst-case"
+        and rows[0]["guarantee"] == "simulation"
     )
 
 

@@ -54,29 +54,29 @@ def test_secure_noise_differs_every_time_and_is_labelled(run):
     assert a.result["privacy"]["noise"] == "discrete"
 
 
-@pytest.mark.parametrize("neighbouring", ["replace-one", "add-remove"])
+@pytest.mark.parametrize("neighbouring", ["replace-one", "zero-out"])
 @pytest.mark.parametrize("more", [(), ("privacy.clip=auto",), ("rounds=40",)])
 def test_realised_epsilon_is_the_target_and_never_above(run, neighbouring, more):
     privacy = run("eps=0.7", f"neighbouring={neighbouring}", *more).result["privacy"]
     assert 0.99 * 0.7 <= privacy["epsilon"] <= 0.7
-    assert privacy["neighbouring"] == neighbouring and privacy["guarantee"] == "worst-case"
+    assert privacy["neighbouring"] == neighbouring and privacy["would_be"] == "worst-case"
 
 
 def test_the_cost_is_told_under_both_relations(run):
     """Replacing a user is a removal and an addition: twice the sensitivity."""
     strict, loose = (
         run(f"neighbouring={r}").result["privacy"]["epsilon_by_neighbouring"]
-        for r in ("replace-one", "add-remove")
+        for r in ("replace-one", "zero-out")
     )
     assert strict["replace-one"] == pytest.approx(1, rel=1e-6) and loose[
-        "add-remove"
+        "zero-out"
     ] == pytest.approx(1, rel=1e-6)
-    assert strict["add-remove"] < 0.5 and loose["replace-one"] > 2
+    assert strict["zero-out"] < 0.5 and loose["replace-one"] > 2
 
 
-def test_add_remove_needs_half_the_noise(experiment):
+def test_zero_out_needs_half_the_noise(experiment):
     stds = []
-    for relation in ("replace-one", "add-remove"):
+    for relation in ("replace-one", "zero-out"):
         made = experiment(f"neighbouring={relation}")
         made.run()
         stds.append(made.ledger.releases[0].std)

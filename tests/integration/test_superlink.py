@@ -172,7 +172,6 @@ def test_the_command_agrees_with_one_process_and_leaves_nothing_running(whole_ru
         "config.yaml",
         "model.npz",
         "report.html",
-        "nodes.json",
         "details.json",
     }
     assert {path.name for path in folder.iterdir()} == names

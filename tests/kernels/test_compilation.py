@@ -91,7 +91,7 @@ def asked(folder):
 
 def test_a_constant_of_another_file_is_compiled_anew(tmp_path):
     shutil.copytree(PACKAGE, tmp_path / "privfed", ignore=shutil.ignore_patterns("__pycache__"))
-    mechanisms = tmp_path / "privfed/privacy/clipping.py"
+    mechanisms = tmp_path / "privfed/privacy/summation.py"
     text = mechanisms.read_text(encoding="utf-8")
     assert asked(tmp_path) == (pytest.approx(0.5, rel=1e-5), 0)
     assert asked(tmp_path) == (pytest.approx(0.5, rel=1e-5), 1), "kept"

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
+import mpmath
 import pytest
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
@@ -50,6 +52,60 @@ def test_calibration_and_accounting_are_inverse_and_err_on_the_safe_side(epsilon
     assert gaussian_delta(epsilon, mu) <= delta
     assert gaussian_delta(epsilon, mu * (1 + 1e-6)) > delta
     assert gaussian_epsilon(mu, delta) == pytest.approx(epsilon, rel=1e-6)
+
+
+def true_delta(epsilon, mu):
+    """The closed form with 50 digits; arguments are taken for the exact numbers they are."""
+    epsilon, mu = mpmath.mpf(epsilon), mpmath.mpf(mu)
+    tail = mpmath.exp(epsilon) * mpmath.ncdf(-mu / 2 - epsilon / mu)
+    return mpmath.ncdf(mu / 2 - epsilon / mu) - tail
+
+
+MUS = [1e-5, 1.7e-4, 1e-3, 0.0123, 0.1, 0.37, 0.5, 0.9, 1.0, 1.83, 3.0, 7.7, 20.0, 93.0, 1e3, 4e3]
+DELTAS = [0.3, 0.01, 1e-3, 1.1e-5, 1e-6, 1e-8, 7e-10, 1e-12, 1e-15]
+
+
+@pytest.mark.parametrize("delta", DELTAS)
+def test_epsilon_is_never_below_the_truth_nor_far_above(delta):
+    with mpmath.workdps(50):
+        for mu in MUS:
+            epsilon = gaussian_epsilon(mu, delta)
+            assert true_delta(epsilon, mu) <= delta, f"mu={mu}: too small"
+            assert not epsilon or true_delta(epsilon * (1 - 1e-8), mu) > delta, f"mu={mu}"
+            assert true_delta(epsilon, mu) <= gaussian_delta(epsilon, mu) <= delta
+
+
+@pytest.mark.parametrize("delta", DELTAS)
+def test_mu_is_never_above_the_truth_nor_far_below(delta):
+    with mpmath.workdps(50):
+        for epsilon in [1e-4, 1e-3, 0.0321, 0.1, 0.5, 1.0, 2.0, 3.3, 8.0, 31.0, 250.0, 1e4]:
+            mu = gaussian_mu(epsilon, delta)
+            assert true_delta(epsilon, mu) <= delta, f"epsilon={epsilon}: too large"
+            assert true_delta(epsilon, mu * (1 + 1e-8)) > delta, f"epsilon={epsilon}"
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.builds(Planned, st.floats(1e-3, 10), st.floats(0, 3)) | st.builds(Planned, st.just(0.1)),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_totals_are_rounded_up(costs):
+    square = sum(Fraction(cost.mu) ** 2 for cost in costs)
+    rest = Fraction(total_epsilon(costs, 1e-6)) - sum(Fraction(cost.epsilon) for cost in costs)
+    with mpmath.workdps(50):
+        square, rest = (mpmath.mpf(x.numerator) / x.denominator for x in (square, rest))
+        assert true_delta(rest, mpmath.sqrt(square)) <= 1e-6
+
+
+@given(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6))
+def test_costs_of_releases_are_rounded_up(a, b):
+    assert Fraction(GaussianRelease("x", 1, 1, 1.0, a, b).mu) * Fraction(b) >= Fraction(a)
+    chosen = SelectionRelease("x", 1, 1, 1.0, a, b)
+    assert Fraction(chosen.epsilon) >= Fraction(a) * Fraction(b)
+    assert chosen.epsilon <= a * b * (1 + 1e-15)
 
 
 COSTS = st.one_of(
@@ -172,11 +228,11 @@ def test_disjoint_groups_compose_in_parallel():
         Planned(mu=0.4, group=0),
         Planned(mu=0.1, epsilon=0.0, group=1),
     )
-    assert total_epsilon([everybody, mine, theirs], 1e-6) == gaussian_epsilon(0.5, 1e-6)
+    one = total_epsilon([everybody, mine, theirs], 1e-6)
+    assert one == pytest.approx(gaussian_epsilon(0.5, 1e-6), rel=1e-12)
     pure = Planned(epsilon=2.0, group=1)
-    assert total_epsilon([everybody, mine, theirs, pure], 1e-6) == 2.0 + gaussian_epsilon(
-        math.hypot(0.3, 0.1), 1e-6
-    )
+    other = total_epsilon([everybody, mine, theirs, pure], 1e-6)
+    assert other == pytest.approx(2.0 + gaussian_epsilon(math.hypot(0.3, 0.1), 1e-6), rel=1e-12)
 
 
 def test_pure_selections_add_up_and_need_no_delta():

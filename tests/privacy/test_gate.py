@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from privfed.foundation.errors import BudgetError, ConfigError
+from privfed.foundation.errors import BudgetError, ConfigError, PrivfedError
+from privfed.privacy import distances
 from privfed.privacy.bounds import NormBound
 from privfed.privacy.clipping import clip, clip_factors, norm
 from privfed.privacy.gate import GRID, NoiseGate
@@ -26,7 +27,7 @@ def gate(epsilon=1.0, neighbouring="replace-one", source=None, path=None):
     return NoiseGate(ledger, source or SeededNoise(0))
 
 
-@pytest.mark.parametrize(("neighbouring", "factor"), [("replace-one", 2), ("add-remove", 1)])
+@pytest.mark.parametrize(("neighbouring", "factor"), [("replace-one", 2), ("zero-out", 1)])
 def test_noise_has_the_claimed_scale(neighbouring, factor):
     made = gate(10.0, neighbouring)
     noise = made.release("x", np.zeros(200_000), bound=NormBound(3.0), mu=0.5, round=1)
@@ -154,3 +155,27 @@ def test_clip_leaves_alone_what_is_below_the_bound(x, bound):
 def test_clip_factors_bound_every_user(norms, bound):
     factors = clip_factors(norms, bound)
     assert np.all(factors * norms <= bound) and np.all((factors >= 0) & (factors <= 1))
+
+
+@pytest.mark.parametrize(("relation", "refused"), [("replace-one", True), ("zero-out", False)])
+def test_groups_compose_in_parallel_only_if_a_replaced_user_may_change_its_group(
+    relation, refused, monkeypatch
+):
+    """One group loses a part of the radius, and another gains one: sqrt(2) radii together."""
+
+    class Counts(NormBound):
+        kind = "counts"
+
+    monkeypatch.setitem(distances.DISTANCES, "counts", lambda radius, relation: radius)
+    ledger = Ledger(Budget(math.inf, 1e-6, relation))
+    gate = NoiseGate(ledger, SeededNoise(0))
+    terms = {"mu": 0.1, "round": 1}
+    gate.release("all", np.zeros(3), bound=Counts(1.0), **terms)
+    gate.release("one of two", np.zeros(3), bound=NormBound(1.0), group=0, **terms)
+    made = len(ledger.releases)
+    if refused:
+        with pytest.raises(PrivfedError, match="nothing was released"):
+            gate.release("too little", np.zeros(3), bound=Counts(1.0), group=0, **terms)
+        assert len(ledger.releases) == made
+    else:
+        gate.release("enough", np.zeros(3), bound=Counts(1.0), group=0, **terms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -12,17 +13,18 @@ import pytest
 from privfed.foundation.errors import ConfigError
 from privfed.privacy.bounds import NormBound
 from privfed.privacy.gate import NoiseGate
-from privfed.privacy.ledger import Budget, Ledger
+from privfed.privacy.ledger import Budget, Ledger, linked
+from privfed.privacy.neighbouring import ZERO_OUT
 from privfed.privacy.noise import SeededNoise
 
 BUDGET = Budget(1.0, 1e-6)
 
 
-@pytest.fixture
-def written(tmp_path):
+@pytest.fixture(params=[True, False], ids=["dated", "without times"])
+def written(tmp_path, request):
     """A ledger of four releases, closed; its path and its last link."""
     path = tmp_path / "ledger.jsonl"
-    ledger = Ledger(BUDGET)
+    ledger = Ledger(BUDGET, dated=request.param)
     ledger.open(path)
     for t in range(4):
         NoiseGate(ledger, SeededNoise(0)).release(
@@ -105,6 +107,57 @@ def test_another_budget_is_another_ledger(written):
     path, chain = written
     with pytest.raises(ConfigError, match="line 1 was changed"):
         Ledger(Budget(2.0, 1e-6)).reopen(path, 4, chain)
+
+
+def rechained(path, budget, edit):
+    """Rewrite every line with `edit`, and compute the chain anew, as a forger would."""
+    link, lines = linked("", asdict(budget)), []
+    for text in path.read_text().splitlines():
+        entry = edit({key: value for key, value in json.loads(text).items() if key != "chain"})
+        link = linked(link, entry)
+        lines.append(json.dumps(entry | {"chain": link}) + "\n")
+    path.write_text("".join(lines))
+
+
+def without(entry, *names):
+    return {key: value for key, value in entry.items() if key not in names}
+
+
+def forged(entry, **changes):
+    entry = entry | changes
+    return entry | {"mu": entry["sensitivity"] / entry["std"]}
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda entry: forged(entry, sensitivity=1.0),
+        lambda entry: forged(entry, sensitivity=2.0),  # without what rounding moves
+        lambda entry: forged(without(entry, "bound", "grid"), sensitivity=1.0),
+        lambda entry: forged(entry, clip=1.01),
+        lambda entry: forged(entry, sensitivity=-3.0),
+        lambda entry: forged(entry, sensitivity=float("nan")),
+        lambda entry: forged(entry, bound="none"),
+        lambda entry: forged(entry, bound=[]),
+        lambda entry: forged(entry, clip="1"),
+        lambda entry: forged(entry, bound="assumed", sampling=0.5),
+    ],
+    ids=range(10),
+)
+def test_a_chained_line_whose_sensitivity_is_too_small_is_refused(written, edit):
+    path, _ = written
+    rechained(path, BUDGET, edit)
+    with pytest.raises(ConfigError, match="line 1"):
+        Ledger(BUDGET).verify(path)
+
+
+def test_a_ledger_of_an_earlier_version_has_norm_bounds(written):
+    path, _ = written
+    rechained(path, BUDGET, lambda entry: without(entry, "bound", "grid"))
+    ledger = Ledger(BUDGET)
+    ledger.verify(path)
+    assert {release.bound for release in ledger.releases} == {"norm"}
+    assert ledger.epsilon_under(ZERO_OUT) == pytest.approx(ledger.epsilon / 2, rel=0.1)
 
 
 def test_two_processes_do_not_write_one_ledger(written):

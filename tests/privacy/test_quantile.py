@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from privfed.privacy.adaptive_clipping import MEASURES, Below, Histogram
+from privfed.privacy.neighbouring import REPLACE_ONE, ZERO_OUT
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 3e7])
@@ -40,6 +41,19 @@ def test_following_a_moving_scale_by_one_number_a_round(q):
 
 @pytest.mark.parametrize("measure", MEASURES.values(), ids=MEASURES)
 def test_every_user_answers_once_within_the_bound(measure):
-    for norm in (0.0, 5e-324, 1e-300, 0.7, 1.0, 1e300, 1.7e308):
+    for norm in (5e-324, 1e-300, 0.7, 1.0, 1e300, 1.7e308):
         answer = measure.count(np.array([norm]), 1.0)
         assert answer.shape == (measure.size,) and np.linalg.norm(answer) == measure.bound.clip
+
+
+@pytest.mark.parametrize("measure", MEASURES.values(), ids=MEASURES)
+@pytest.mark.parametrize("relation", [REPLACE_ONE, ZERO_OUT])
+def test_one_user_moves_the_answers_by_no_more_than_is_charged(measure, relation):
+    """A user whose data are emptied contributes 0, and its answer is 0, too."""
+    others = np.random.default_rng(0).lognormal(size=50)
+    norms = [5e-324, 1e-3, 0.7, 1.0, 3.0, 1e300]
+    for norm in norms:
+        for other in [0.0] if relation == ZERO_OUT else [0.0, *norms]:
+            sums = (measure.count(np.append(others, x), 1.0) for x in (norm, other))
+            moved = np.linalg.norm(np.subtract(*sums))
+            assert moved <= measure.bound.sensitivity(relation), (norm, other)

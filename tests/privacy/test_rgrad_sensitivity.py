@@ -10,7 +10,7 @@ from privfed.config.composition import compose
 from privfed.experiment.wiring import Experiment
 
 SETTINGS = ("algo=rgrad", "data.n=60", "data.d1=2", "data.d2=3", "data.m=6", "rounds=2", "eps=8")
-FACTOR = {"replace-one": 2.0, "weak": 2.0, "add-remove": 1.0}
+FACTOR = {"replace-one": 2.0, "weak": 2.0, "zero-out": 1.0}
 
 
 @pytest.mark.parametrize("neighbouring", list(FACTOR))
@@ -22,12 +22,12 @@ def test_clipped_releases_are_charged_with_their_sensitivity(neighbouring):
         factor * r.clip < r.sensitivity < factor * r.clip * 1.001
         for r in experiment.ledger.releases
     )
-    assert privacy["guarantee"] == "worst-case" and 0.99 * 8 <= privacy["epsilon"] <= 8
+    assert privacy["would_be"] == "worst-case" and 0.99 * 8 <= privacy["epsilon"] <= 8
     cost = privacy["epsilon_by_neighbouring"]
     assert (
         set(cost) == set(FACTOR)
         and cost["weak"] == pytest.approx(cost["replace-one"])
-        and cost["add-remove"] < 0.6 * cost["weak"]
+        and cost["zero-out"] < 0.6 * cost["weak"]
     )
 
 
@@ -50,7 +50,7 @@ def test_the_papers_calibration_is_what_the_paper_prints_and_is_labelled(neighbo
     shares = [(x.mu / experiment.budget.mu) ** 2 for x in releases]
     assert shares == pytest.approx([0.1, 0.1, 0.1, 0.35, 0.35], rel=1e-4)
     privacy = result["privacy"]
-    assert privacy["guarantee"] == "under the Gaussian design assumption"
+    assert privacy["would_be"] == "under the Gaussian design assumption"
     assert (
         list(privacy["epsilon_by_neighbouring"]) == [neighbouring] and "C2=3" in result["notes"][0]
     )

@@ -71,6 +71,50 @@ def test_sampling_almost_everybody_is_no_sampling(replaced):
     assert most == pytest.approx(gaussian_epsilon(math.hypot(0.8, 0.3), 1e-5), rel=1e-3)
 
 
+def plane_delta(epsilon, q, std, v, w):
+    """Delta of (1 - q) N(0) + q N(v) against the same with w, in the plane, on a fine grid."""
+    x = np.arange(-1 - 7 * std, 1 + 7 * std, 0.05 * std)
+
+    def mixture(centre):
+        stay, join = (
+            np.exp(-0.5 * ((x[:, None] - a) ** 2 + (x[None] - b) ** 2) / std**2)
+            for a, b in ((0.0, 0.0), centre)
+        )
+        return ((1 - q) * stay + q * join) * (0.05**2 / (2 * math.pi))
+
+    return float(np.sum(np.maximum(mixture(v) - math.exp(epsilon) * mixture(w), 0.0)))
+
+
+@pytest.mark.parametrize(("q", "std", "epsilon"), [(0.1, 0.5, 0.3), (0.5, 1.0, 0.1), (0.3, 0.7, 1)])
+def test_any_two_parts_of_a_sampled_user_are_dominated_by_opposite_ones(q, std, epsilon):
+    """Parts within the unit ball, at any angle; 0 is what a user whose data are emptied sends."""
+    worst = plane_delta(epsilon, q, std, (1.0, 0.0), (-1.0, 0.0))
+    near = plane_delta(epsilon, q, std, (1.0, 0.0), (0.0, 0.0))
+    for angle in np.linspace(0, math.pi, 7):
+        for length in (0.0, 0.4, 1.0):
+            w = (length * math.cos(angle), length * math.sin(angle))
+            for pair in (((1.0, 0.0), w), (w, (1.0, 0.0))):
+                assert plane_delta(epsilon, q, std, *pair) <= worst + 1e-5
+    # Neither the diameter of a set of parts nor half of it would do where they are orthogonal.
+    right = plane_delta(epsilon, q, std, (1.0, 0.0), (0.0, 1.0))
+    half = plane_delta(epsilon, q, std, (math.sqrt(0.5), 0.0), (-math.sqrt(0.5), 0.0))
+    assert half < right < worst and near < worst
+
+
+@pytest.mark.parametrize("delta", [1e-9, 1e-10, 1e-12])
+def test_many_releases_are_not_understated_at_small_delta(delta):
+    """Errors of Fourier transforms add up over releases, and a small delta shows them."""
+    costs = [Planned(0.03, sampling=1 - 1e-12)] * 1000
+    epsilon, exact = total_epsilon(costs, delta), gaussian_epsilon(math.sqrt(0.9), delta)
+    assert epsilon >= exact * (1 - 1e-9)
+    if delta >= 1e-9:
+        assert epsilon == pytest.approx(exact, rel=1e-3)
+
+
+def test_a_delta_below_the_precision_has_no_guarantee():
+    assert total_epsilon([Planned(0.01, sampling=0.5)] * 100, 1e-14) == math.inf
+
+
 MIX = st.one_of(
     st.builds(Planned, mu=st.floats(0.05, 1.5)),
     st.builds(Planned, epsilon=st.floats(0.01, 2)),
@@ -90,7 +134,7 @@ def test_mixes_are_monotone_and_order_free(costs, another, replaced, random):
 
 
 def test_a_ledger_accounts_for_sampling_and_needs_delta():
-    ledger = Ledger(Budget(1.0, 1e-5, "add-remove"))
+    ledger = Ledger(Budget(1.0, 1e-5, "zero-out"))
     release = GaussianRelease("gradient", 1, 10, 1.0, 1.0, 1.0, sampling=0.01)
     ledger.charge(release)
     assert 0 < ledger.epsilon < gaussian_epsilon(1.0, 1e-5)

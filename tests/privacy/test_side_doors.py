@@ -10,8 +10,10 @@ import pytest
 from privfed.config.composition import compose
 from privfed.data.cohort import Cohort
 from privfed.data.problems.synthetic import Synthetic
+from privfed.experiment.run_folder import carry_out
 from privfed.experiment.wiring import Experiment
 from privfed.federation.roster import Member, Roster, new_token
+from privfed.report import loggers
 from privfed.report.run_files import keep_previous, write_config, write_run
 
 USERS, FEATURES = 30, 5
@@ -85,12 +87,15 @@ def test_no_value_of_a_user_is_left_behind(real, tmp_path, capsys, more):
             seen += 1
             assert trace not in left, trace
     assert seen > 2 * USERS * 6 * FEATURES
-    for row in rows:
-        assert float(row["seconds"]).is_integer()
-    assert (
-        float(outcome.result["time"]["total_s"]).is_integer()
-        and "user_rounds_per_s" not in outcome.result["time"]
-    )
+    assert not {"time", "peak_rss_mb"} & set(outcome.result)
+    for name in ("rounds.csv", "report.html", "ledger.jsonl", "result.json"):
+        text = (tmp_path / name).read_text()
+        words = ("seconds", "rss", "total_s", '"time"', " MB", " s in all")
+        assert not any(word in text for word in words), name
+    effort = json.loads((tmp_path / "operator.json").read_text())
+    assert len(effort["steps"]) == len(rows) and effort["peak_rss_mb"] > 1
+    assert (tmp_path / "operator.json").stat().st_mode & 0o777 == 0o600
+    assert {path.stat().st_mtime % 86400 for path in tmp_path.iterdir()} == {0.0}
     known = {
         "step",
         "task",
@@ -100,11 +105,30 @@ def test_no_value_of_a_user_is_left_behind(real, tmp_path, capsys, more):
         "noise_std",
         "epsilon",
         "missing_users",
-        "seconds",
         "mse",
         "dist",
     }
     assert {key for row in rows for key in row} <= known  # mse and dist: of fresh public users
+
+
+def test_the_logbooks_of_real_users_know_no_time_of_day(real, tmp_path, monkeypatch):
+    experiment, _ = real("logger=tensorboard")
+    seen = []
+
+    class Book(loggers.Logger):
+        package = "json"
+
+        def step(self, row):
+            seen.append((self.now(), set(row)))
+
+        def end(self, result):
+            seen.append((self.now(), set(loggers.final(result))))
+
+    monkeypatch.setattr(loggers, "chosen", lambda cfg: loggers.Loggers([Book()]))
+    write_config(tmp_path, experiment.cfg)
+    carry_out(experiment, tmp_path, resume=False)
+    assert len(seen) > 3 and len({stamp for stamp, _ in seen}) == 1 and seen[0][0] % 86400 == 0
+    assert not any({"seconds", "total_s"} & told for _, told in seen)
 
 
 def test_a_second_run_on_the_same_users_is_flagged(real, tmp_path, monkeypatch):

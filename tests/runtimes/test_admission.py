@@ -118,7 +118,7 @@ def test_a_registered_node_is_let_in_under_its_name(admission):
         ("alice", {"node": "bob"}, "token is wrong"),
         ("alice", {"version": "0.0.1"}, "'alice' runs privfed 0.0.1"),
         ("alice", {"version": None}, "install the same version"),
-        ("mallory", {}, "'mallory' is not registered"),
+        ("mallory", {}, "'mallory' is not registered, or its token is wrong"),
         ("x" * 10_000, {}, "is not registered"),
         ("a\nforged line", {}, r"'a\nforged line' is not registered"),
     ],
@@ -127,6 +127,19 @@ def test_everybody_else_is_told_why_not_and_cut_off(admission, caplog, name, cha
     caller = call(admission, name, **changed)
     assert words in caller.refused and len(caller.refused) < 300 and caller.hung_up
     assert not admission.all() and words in caplog.text and "\nforged" not in caplog.text
+
+
+def test_strangers_cannot_find_out_who_is_registered(admission, monkeypatch):
+    """The answers to a wrong token and to an unknown name are the same, and so is the work."""
+    proofs = []
+    monkeypatch.setattr(
+        "privfed.runtimes.admission.prove",
+        lambda token, node, challenge: proofs.append(len(token)) or prove(token, node, challenge),
+    )
+    wrong, unknown = (call(admission, name, proof=b"x" * 32) for name in ("alice", "clara"))
+    assert wrong.refused.replace("alice", "clara") == unknown.refused
+    assert len(wrong.heard) == len(unknown.heard) and len(proofs) == 2 and len(set(proofs)) == 1
+    assert wrong.heard[-1]["later"] == unknown.heard[-1]["later"]
 
 
 def test_a_proof_of_another_moment_or_name_is_none(roster):

@@ -25,7 +25,7 @@ RESULT = {
         "delta": 1e-6,
         "guarantee": "worst-case",
         "releases": 2,
-        "epsilon_by_neighbouring": {"replace-one": 1.0, "add-remove": 0.5},
+        "epsilon_by_neighbouring": {"replace-one": 1.0, "zero-out": 0.5},
     },
     "time": {"total_s": 3.0},
 }

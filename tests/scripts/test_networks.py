@@ -133,7 +133,7 @@ def test_runs_are_kept_and_missing_cells_are_shown(asked, tmp_path, capsys):
     )
     alone, *missing, centaur = first.split(" | ")[2:7]
     assert missing == ["-", "-", "-"] and "(" in alone and "(" in centaur
-    assert "| CIFAR-10, n=500 | add-remove | - | - | - | - | - | - | - |" in page
+    assert "| CIFAR-10, n=500 | zero-out | - | - | - | - | - | - | - |" in page
 
 
 def test_the_figure_uses_the_runs_of_the_table(asked, tmp_path):

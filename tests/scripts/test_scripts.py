@@ -9,15 +9,17 @@ import zlib
 import numpy as np
 import pytest
 from conftest import ROOT
-from figures import centaur, common, jl, networks, pmpr, rgrad
+from figures import centaur, common, few_users, jl, networks, pmpr, rgrad
 from support.processes import printed_by
 
 from privfed.config.composition import compose
 
-MODULES = (pmpr, centaur, networks, jl, rgrad)
+MODULES = (pmpr, few_users, centaur, networks, jl, rgrad)
 FIGURES = {name: (module, figure) for module in MODULES for name, figure in module.FIGURES.items()}
 METRICS = (
     "mse",
+    "mse_standalone",
+    "mse_oracle",
     "excess",
     "dist",
     "start",
@@ -37,6 +39,7 @@ def test_figures_are_drawn_and_written_from_what_was_measured(name, tmp_path, mo
 
     def measured(cases, seeds, *_):
         asked.extend(cases.values())
+        numbers = range(seeds) if isinstance(seeds, int) else seeds
         return {
             key: [
                 {
@@ -47,7 +50,7 @@ def test_figures_are_drawn_and_written_from_what_was_measured(name, tmp_path, mo
                     )
                     for m in METRICS
                 }
-                for s in range(seeds)
+                for s in numbers
             ]
             for key in cases
         }

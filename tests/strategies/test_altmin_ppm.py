@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 from privfed.algorithm.announcement import Announcement
+from privfed.config.composition import compose
+from privfed.data.cohort import groups_of
+from privfed.data.user_identity import identities_of
+from privfed.experiment.wiring import Experiment
+from privfed.federation.federation import most_in_a_group
+from privfed.federation.roster import Member, Roster, new_token
 from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import dist, retraction
 from privfed.privacy.accounting import gaussian_mu
@@ -66,19 +73,57 @@ def test_every_group_has_the_whole_budget_of_the_rounds_and_nobody_pays_twice(ex
 
 
 def test_nodes_without_users_of_the_group_are_not_asked(run, experiment):
-    made = experiment("algo=altmin", "rounds=150", "runtime.nodes=300", "data.n=300")
-    assert all(sum(made.federation.asked(150, group).values()) == 2 for group in range(150))
-    a, b = (
-        run("algo=altmin", "rounds=4", f"runtime.nodes={nodes}").model["U"] for nodes in (1, 300)
-    )
-    np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
+    made = experiment("algo=altmin", "rounds=150", "runtime.nodes=300", "data.n=300").federation
+    groups = groups_of(np.arange(300), 150, made.seed)
+    for group in range(150):
+        reach = np.array(list(made.reach(150, group).values()))
+        np.testing.assert_array_equal(reach, groups == group)
+        asked = {str(i): 1 for i in range(300) if reach[i] or not reach.any()}
+        assert made.asked(150, group) == asked, "an empty group is asked all the same"
+    for more in (("rounds=4",), ("rounds=150",), ("rounds=4", "privacy.clip=auto")):
+        a, b = (
+            run("algo=altmin", *more, f"runtime.nodes={nodes}").model["U"] for nodes in (1, 300)
+        )
+        np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
+
+
+def test_the_server_knows_the_group_of_a_user_who_is_alone_on_its_node():
+    """Such a node is trusted with nothing; only a node of several users knows their names."""
+    roster = Roster([Member("alice", 1, new_token()), Member("clinic", 40, new_token())])
+    settings = ["algo=altmin", "data=remote", "data.d=3", "data.n=41", "data.m=6", "rounds=5"]
+    made = Experiment(compose(settings), roster).federation
+    (own,) = groups_of(identities_of(["alice"]), 5, made.seed)
+    for group in range(5):
+        assert made.reach(5, group) == {"alice": group == own, "clinic": most_in_a_group(40, 5)}
+    assert 8 < most_in_a_group(40, 5) < 40 and made.reach(0, None) == {"alice": 1, "clinic": 40}
+
+
+def test_a_sum_is_divided_by_the_expected_size_of_a_group(experiment):
+    made = experiment("algo=altmin", "rounds=7", "data.n=300", "runtime.nodes=2")
+    federation = made.federation
+    assert federation.expected(7) == 300 / 7 and federation.expected(0) == 300
+    outcome = made.run()
+    release = next(r for r in made.ledger.releases if r.name == "moments")
+    (row,) = [row for row in outcome.rows if row["task"] == "moments" and row["round"] == 1]
+    assert row["noise_std"] == pytest.approx(release.std * 7 / 300) and row["users"] == 300
+
+
+@pytest.mark.parametrize("users", [1, 2, 30, 1000, 10**6])
+@pytest.mark.parametrize("groups", [0, 1, 2, 7, 500])
+def test_the_server_s_ball_holds_the_users_of_a_group_and_few_more(users, groups):
+    most = most_in_a_group(users, groups)
+    if groups <= 1:
+        assert most == users
+    else:
+        assert binom.sf(most, users, 1 / groups) <= 1e-12
+        assert most == 1 or binom.sf(most - 1, users, 1 / groups) > 1e-12
 
 
 @pytest.mark.parametrize("algo", ["fedrep", "altmin", "centaur"])
 @pytest.mark.parametrize("init", ["spectral", "pairs", "ppm", "random"])
 @pytest.mark.parametrize("clip", [(), ("privacy.clip=auto",)])
 def test_any_initialiser_starts_any_algorithm_within_the_budget(run, algo, init, clip):
-    result = run(f"algo={algo}", f"init={init}", "eps=1.5", "neighbouring=add-remove", *clip).result
+    result = run(f"algo={algo}", f"init={init}", "eps=1.5", "neighbouring=zero-out", *clip).result
     assert 0.99 * 1.5 <= result["privacy"]["epsilon"] <= 1.5
     assert np.isfinite(result["metrics"]["mse"])
 

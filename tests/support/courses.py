@@ -12,7 +12,7 @@ from clients.pmtl_ft import MultiTaskClient
 from clients.ppsgd import AdditiveClient
 from clients.standalone_network import StandaloneNetworkClient
 from privfed.algorithm.announcement import Announcement
-from privfed.data.cohort import BLOCK, Cohort
+from privfed.data.cohort import Cohort
 from privfed.models import architectures
 from privfed.models.network import Network
 
@@ -127,7 +127,7 @@ def users(d, ragged=True):
         y[3, ::2] = [CLASSES, 0.5, -1, -7, 1e9]
         y[4, 6:] = -1
         X[y < 0] = 0
-    return Cohort(np.arange(BLOCK - 3, BLOCK - 3 + USERS), X, y)
+    return Cohort(np.arange(1021, 1021 + USERS), X, y)
 
 
 def client_of(kind, net, cohort=None, chunk=None, **changes):

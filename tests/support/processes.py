@@ -123,7 +123,7 @@ class Fleet:
         port: int,
         user: str,
         *arguments: object,
-        tokens: str = "run/tokens",
+        tokens: str = "run/private/tokens",
         **environment: str,
     ) -> Process:
         """A client with its token."""

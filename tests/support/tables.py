@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,29 +12,28 @@ from privfed.data.evaluation_bins import LOGARITHMIC, UNIT
 from privfed.data.tables.ragged_cohort import RaggedCohort, TableRows
 from privfed.data.tables.schema import Categorical, Hashed, Numeric, Schema, Target
 from privfed.data.tables.table_source import TableTruth
+from privfed.models.table_heads import families
 from privfed.models.table_model import TableModel
 
 LABELS = {"number": None, "two": ("no", "yes"), "three": ("a", "b", "c")}
 """Kinds of targets."""
 
 
-def schema_of(kind: str = "number", missing: str = "mean") -> Schema:
-    """Two numbers without bounds, one with, and two choices."""
+def schema_of(kind: str = "number", missing: str = "mean", buckets: int = 2) -> Schema:
+    """Two numbers without bounds, one with, and two choices; with many buckets one is of items."""
     features = (
         Numeric("age"),
         Numeric("size"),
         Numeric("share", (0.0, 1.0)),
         Categorical("city", ("A", "B", "C")),
-        Hashed("tag", 2),
+        Hashed("tag", buckets),
     )
     return Schema("user", Target("y", LABELS[kind]), features, missing=missing, declared=True)
 
 
 def rows_of(schema: Schema, m: int, rng: np.random.Generator, gaps: float = 0.1) -> TableRows:
     """A user with m rows, some values missing."""
-    numbers = np.column_stack(
-        [rng.normal(40, 10, m), rng.normal(0, 0.01, m), rng.random(m)]
-    ).astype(np.float32)
+    numbers = np.column_stack([rng.normal(40, 10, m), rng.normal(0, 0.01, m), rng.random(m)])
     numbers[rng.random(numbers.shape) < gaps] = np.nan
     codes = rng.integers(-1, schema.sizes, (m, len(schema.sizes))).astype(np.int32)
     y = (
@@ -56,7 +56,7 @@ def cohort_of(schema: Schema, users: list[TableRows], held: int = 0) -> RaggedCo
         starts,
         joined(judges),
         edges,
-        schema.d + schema.outputs,
+        schema.width,
         schema,
         truth,
     )
@@ -83,9 +83,12 @@ def model_of(schema: Schema, k: int = 2, seed: int = 1) -> TableModel:
     d, C = schema.d, schema.outputs
     centre, spread = np.array([38.0, 0.001, 0.5, 990.0]), np.array([9.0, 0.008, 0.3, 60.0])
     U = np.linalg.qr(rng.standard_normal((d, k)))[0]
-    return TableModel(
-        schema, centre, spread, 0.3 * rng.standard_normal((d + 1, C)), U, np.linspace(1.0, 0.4, k)
-    )
+    w, scale = 0.3 * rng.standard_normal((d + 1, C)), np.linspace(1.0, 0.4, k)
+    if schema.classes:
+        centre[-1], spread[-1] = 0.0, 1.0
+    model = TableModel(schema, centre, spread, w, U, scale, np.zeros(0))
+    K = sum(len(family) for family in families(model))
+    return replace(model, evidence=0.1 * rng.standard_normal(K))
 
 
 def write(path: Path, header: list[str], lines: list[list[object]]) -> Path:

@@ -9,6 +9,7 @@ from typing import NoReturn
 import numpy as np
 
 from privfed.data.cohort import BYTES, Cohort, Ids, Truth, users_within
+from privfed.data.user_identity import Identities
 from privfed.foundation.errors import ConfigError
 
 
@@ -39,6 +40,11 @@ class Streamed:
     def ids(self) -> Ids:
         """Public numbers (n,) of the users."""
         return np.arange(self.first, self.last)
+
+    @property
+    def identities(self) -> Identities:
+        """Identities (n,) of the users: their numbers."""
+        return self.ids.astype(np.uint64)
 
     @property
     def m(self) -> int:

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from privfed.data.cohort import BLOCK, Cohort
+from privfed.data.cohort import Cohort
 from privfed.data.source import DataSource
 from privfed.foundation.constraints import WHOLE, Number
 from privfed.foundation.errors import ConfigError, check_number
@@ -73,7 +73,7 @@ class Trace(DataSource):
         U = retraction(generator(seed, "left").standard_normal((d1, r)))
         V = retraction(generator(seed, "right").standard_normal((d2, r)))
         self.M_star = (U * self.singular) @ V.T
-        self.rows = int(np.clip(CHUNK // (m * self.d), 1, BLOCK))
+        self.rows = int(np.clip(CHUNK // (m * self.d), 1, 1024))
         self._chunk = lru_cache(maxsize=4)(self._make_chunk)
 
     def cohort(self, first: int, last: int) -> Cohort:

@@ -56,7 +56,7 @@ from privfed.kernels.compiled.simd import (
     zero_rows,
 )
 from privfed.kernels.tolerances import TINY
-from privfed.privacy.clipping import SLACK
+from privfed.privacy.summation import DEPTH, SLACK
 
 
 class Space(NamedTuple):
@@ -81,7 +81,11 @@ class Space(NamedTuple):
     scales: Array
     """(8, 8): partial sums of squares of each user's gradient; then the clip factors."""
     total: Array
-    """(K, D): sum over all users."""
+    """(K, D): sum over up to DEPTH users."""
+    high: Array
+    """(K, D): sum of such sums."""
+    low: Array
+    """(K, D): rounding errors of `high`."""
 
 
 @compiled
@@ -113,13 +117,15 @@ def sum_clipped(X, y, U, batches, scale, clip, total, norms, ok):  # type: ignor
         aligned(8 * K * D),
         aligned(64),
         aligned(K * D),
+        aligned(K * D),
+        aligned(K * D),
     )
     few = np.zeros((WIDTH, m, width), X.dtype)
     _by_eights(X, y, UT, kept, k, batches, scale, clip, few, space, norms, ok)
     for c in range(D):
         if kept[c]:
             for a in range(k):
-                total[a, _column(c, width)] = space.total[a * D + c]
+                total[a, _column(c, width)] = space.high[a * D + c] + space.low[a * D + c]
 
 
 @compiled
@@ -130,7 +136,7 @@ def _column(c, width):  # type: ignore[no-untyped-def]
 
 @compiled
 def _by_eights(X, y, UT, kept, k, batches, scale, clip, few, space, norms, ok):  # type: ignore[no-untyped-def]
-    """Add all users' clipped gradients to space.total, as `sum_clipped` does.
+    """Add all users' clipped gradients to space.high and space.low, as `sum_clipped` does.
 
     UT (K D,) and kept (D,) have columns by `_column`; both are 0 at repeated columns.
     """
@@ -175,6 +181,8 @@ def _by_eights(X, y, UT, kept, k, batches, scale, clip, few, space, norms, ok): 
             )
             store(first(space.scales), WIDTH * i, squares)
         _add(margin, clip, space, norms[start : start + count], ok[start : start + count])
+        if (start + WIDTH) % DEPTH == 0 or start + WIDTH >= users:
+            _carry(space.total, space.high, space.low)
 
 
 @compiled
@@ -211,6 +219,17 @@ def _add(margin, clip, space, norms, ok):  # type: ignore[no-untyped-def]
         for i in range(WIDTH):
             s = s + load_lanes(G, i * size + c) * fill(get(scales, 2 * WIDTH + i))
         store(total, c, s)
+
+
+@compiled(reorder=False)
+def _carry(total, high, low):  # type: ignore[no-untyped-def]
+    """Add total to high + low and empty it; see `privfed.privacy.summation.Total`."""
+    for c in range(len(total)):
+        s = high[c] + total[c]
+        taken = s - high[c]
+        low[c] += (high[c] - (s - taken)) + (total[c] - taken)
+        high[c] = s
+        total[c] = 0.0
 
 
 @compiled

@@ -34,21 +34,28 @@ _23, _BITS = np.int32(23), np.int32(32)
 
 
 @compiled(reorder=False)
+def permuted_words(key, low, high):  # type: ignore[no-untyped-def]
+    """Permute the counter of 128 bits with the given lower and higher half into four words."""
+    c0, c1 = np.uint32(low), np.uint32(low >> _32)
+    c2, c3 = np.uint32(high), np.uint32(high >> _32)
+    k0, k1 = np.uint32(key), np.uint32(key >> _32)
+    for _ in range(10):
+        p, q = MULTIPLIERS[0] * np.uint64(c0), MULTIPLIERS[1] * np.uint64(c2)
+        c0, c2 = (
+            np.uint32(np.uint32(q >> _32) ^ c1 ^ k0),
+            np.uint32(np.uint32(p >> _32) ^ c3 ^ k1),
+        )
+        c1, c3 = np.uint32(q), np.uint32(p)
+        k0, k1 = np.uint32(k0 + WEYL[0]), np.uint32(k1 + WEYL[1])
+    return c0, c1, c2, c3
+
+
+@compiled(reorder=False)
 def _words(key, first, words):  # type: ignore[no-untyped-def]
     """Permute the counters first, first + 1, ... into the columns of words (4, lanes)."""
     for i in range(words.shape[1]):
-        counter = first + np.uint64(i)
-        c0, c1, c2, c3 = np.uint32(counter), np.uint32(counter >> _32), np.uint32(0), np.uint32(0)
-        k0, k1 = np.uint32(key), np.uint32(key >> _32)
-        for _ in range(10):
-            p, q = MULTIPLIERS[0] * np.uint64(c0), MULTIPLIERS[1] * np.uint64(c2)
-            c0, c2 = (
-                np.uint32(np.uint32(q >> _32) ^ c1 ^ k0),
-                np.uint32(np.uint32(p >> _32) ^ c3 ^ k1),
-            )
-            c1, c3 = np.uint32(q), np.uint32(p)
-            k0, k1 = np.uint32(k0 + WEYL[0]), np.uint32(k1 + WEYL[1])
-        words[0, i], words[1, i], words[2, i], words[3, i] = c0, c1, c2, c3
+        made = permuted_words(key, first + np.uint64(i), np.uint64(0))
+        words[0, i], words[1, i], words[2, i], words[3, i] = made
 
 
 @compiled(reorder=False)

@@ -1,0 +1,1 @@
+"""How each bug is planted in the real code: context managers that undo it."""
