@@ -239,10 +239,10 @@ def test_nothing_of_a_user_is_left_behind(tmp_path, monkeypatch, capfd):
             for kind in (np.float32, np.float64):
                 value = kind(cell)
                 assert value in (0, 1) or value.tobytes() not in whole or value == np.rint(value)
-    sizes = {137, 6, 7, 137 + sum(ROWS + i for i in range(USERS) if i != 4)}
-    assert not [
-        size for size in sizes if size > 20 and re.search(rf"(?<![\d.,]){size}(?![\d.,])", text)
-    ]
+    # Digits of hashes and of drawn curves follow from secret noise and may spell any number.
+    text = re.sub(r"<svg.*?</svg>|\b[0-9a-f]{32,}\b", "", text, flags=re.DOTALL)
+    for size in (137, 137 + sum(ROWS + i for i in range(USERS) if i != 4)):
+        assert not re.search(rf"(?<![\w.,-]){size}(?![\w.,])", text), size
     result = json.loads((tmp_path / "run/result.json").read_text())
     assert (
         result["metrics"] == {}
