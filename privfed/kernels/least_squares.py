@@ -85,8 +85,9 @@ def _unique_solutions(A: Array, y: Array, ridge: float) -> tuple[Array, Flags]:
     G = np.matmul(AT, A) if primal else np.matmul(A, AT)
     G = G.transpose(1, 2, 0) + ridge * np.eye(len(G[0]))[..., None]
     right = np.matmul(AT, y[..., None])[..., 0] if primal else y
+    G, targets = in_company(G), in_company(right.T)
     L, margin = factor(G, RANK_TOLERANCE)
-    x = backward(L, forward(L, right.T)).T
+    x, margin = backward(L, forward(L, targets)).T[: len(A)], margin[: len(A)]
     return (x if primal else np.matmul(AT, x[..., None])[..., 0]), margin > 0
 
 
@@ -107,7 +108,8 @@ def leave_one_out_heads(P: Array, y: Array) -> Array:
     with np.errstate(all="ignore"):
         if P.shape[1] <= P.shape[2]:
             return _refitted(P, y)
-        columns, targets = np.ascontiguousarray(P.transpose(2, 1, 0)), y.T  # (k, m, B), (m, B)
+        columns = in_company(np.ascontiguousarray(P.transpose(2, 1, 0)))  # (k, m, B)
+        targets = in_company(y.T)  # (m, B)
         G = np.stack([[np.sum(p * q, axis=0) for q in columns] for p in columns])
         L, margin = factor(G, LEVERAGE_TOLERANCE)
         w = forward(L, columns)
@@ -116,6 +118,7 @@ def leave_one_out_heads(P: Array, y: Array) -> Array:
         e = (targets - np.sum(w * z[:, None], axis=0)) / slack
         V = np.ascontiguousarray(backward(L, z[:, None] - w * e).transpose(2, 1, 0))
         bad = ~((margin > 0) & (np.min(slack, axis=0) > LEVERAGE_TOLERANCE))
+        V, bad = V[: len(P)], bad[: len(P)]
         if bad.any():
             V[bad] = _refitted(P[bad], y[bad])
     return V
@@ -126,6 +129,15 @@ def _refitted(P: Array, y: Array) -> Array:
     m = y.shape[1]
     kept = [np.arange(m) != j for j in range(m)]
     return np.stack([lstsq(P[:, others], y[:, others]) for others in kept], axis=1)
+
+
+def in_company(x: Array) -> Array:
+    """Return x (..., B), with a user who is alone (B = 1) twice.
+
+    NumPy adds up in another order where the last axis has length 1. Whether a user is alone in a
+    block may depend on other users, whose data must not change a single bit of this user's part.
+    """
+    return np.repeat(x, 2, axis=-1) if x.shape[-1] == 1 else x
 
 
 def factor(G: Array, tolerance: float) -> tuple[Array, Array]:

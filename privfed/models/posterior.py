@@ -70,18 +70,16 @@ class Prior:
             y: targets, (B, m).
             noise: noise of each user, (B,); None takes the prior's.
         """
-        B, m, d = X.shape
         change = (self.root - self.outside * np.eye(len(self.root))) @ self.U.T
-        rows = X.reshape(-1, d)
-        XS = (self.outside * rows + (rows @ self.U) @ change).reshape(B, m, d)
+        XS = self.outside * X + np.matmul(np.matmul(X, self.U), change)
         if noise is None:
             return lstsq(XS, y, self.noise**2)
         return lstsq(XS / noise[:, None, None], y / noise[:, None], 1.0)
 
     def parts(self, a: Array) -> tuple[Array, Array]:
         """Split a (B, d) into its part in the embedding (B, k) and its part outside (B, d)."""
-        v = a @ self.U
-        return v, a - v @ self.U.T
+        v = np.matmul(a[:, None, :], self.U)
+        return v[:, 0], a - np.matmul(v, self.U.T)[:, 0]
 
     def predictors(self, X: Array, y: Array) -> Array:
         """Return the posterior means of w (B, d), each with the noise that its user measures.

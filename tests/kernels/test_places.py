@@ -19,6 +19,8 @@ SETTINGS = {
     "fedrep, two batches": ("algo.estimator=two-batches",),
     "fedrep, pairs": ("init=pairs",),
     "fedrep, power method": ("init=ppm", "init.batch=4"),
+    "fedrep, cascade": ("init=cascade",),
+    "fedrep, posterior": ("algo.estimator=posterior", "force=true"),
     "altmin": ("algo=altmin", "rounds=1"),
     "centaur": ("algo=centaur",),
     "expmech": ("algo=expmech", "algo.candidates=40"),
@@ -64,16 +66,18 @@ def test_a_part_does_not_depend_on_the_user_s_place(mode, algorithm, stored):
         return np.linalg.qr(rng.normal(size=shape))[0]
 
     models = [model(4, 2), np.ones(2), model(3, 2)] if algorithm == "rgrad" else [model(D, K)]
+    if algorithm == "fedrep, posterior":  # certain that nothing is outside: directions are rounding
+        models += [np.eye(K), np.zeros(1)]
     for rare in (False, True):  # if all examples are almost the same, a head hardly exists
         x, y = rng.normal(size=(M, d)), rng.normal(size=M)
         x[1:] = x[:1] + (1e-7 * x[1:] if rare else x[1:])
         for step in {step.task: step for step in strategy.plan}.values():
             told = strategy.shared if step.phase.announce is None else step.phase.announce()
-            shared = models if step.task in ("gradient", "moments") else told
+            shared = models if step.task in ("gradient", "moments", "direction") else told
             message = (experiment.factory, shared, strategy.announcement(step).to_config())
             alone = answers(*message, (x, y), 2, 0, stored)
             assert any(array.any() for array in alone)
-            for users, place in ((2, 1), (5, 3), (8, 7), (33, 16), (70, 64), (70, 69)):
+            for users, place in ((1, 0), (2, 1), (5, 3), (8, 7), (33, 16), (70, 64), (70, 69)):
                 found = answers(*message, (x, y), users, place, stored)
                 for one, other in zip(alone, found, strict=True):
                     # One matrix product adds up the rows of all users, in an order of its own.

@@ -11,6 +11,7 @@ import torch
 from flwr.common import FitIns, ndarrays_to_parameters
 
 from privfed.algorithm.announcement import Announcement
+from privfed.algorithm.table_parts import Sparse
 from privfed.experiment.wiring import Experiment
 from privfed.kernels.candidate_scores import CandidateScores
 from privfed.kernels.gradients import Gradients
@@ -88,6 +89,9 @@ def computed(part: Any) -> Any:
 
 def only(part: Any, place: int, users: int) -> Any:
     """Return the contributions of one of the users of a block."""
+    if isinstance(part, Sparse):
+        mine = part.who == place
+        return Sparse(part.who[mine] * 0, part.place[mine], part.values[mine], (1, part.shape[1]))
 
     def taken(value: Any) -> Any:
         if isinstance(value, np.ndarray | torch.Tensor) and len(value) == users:
