@@ -67,37 +67,44 @@ class TableClient(CohortClient):
 
     @task
     def magnitudes(self, block: Block, shared: NDArrays, told: Announcement) -> Array:
-        """Return shares of the rows by power of two per column without bounds: (B, c, bins).
+        """Return shares of the rows by power of two per column without bounds: (B, c, bins + 1).
 
-        A column's shares are those of its values other than 0: they add up to at most 1.
+        A column's shares are those of its values other than 0. The last bin is 1 for users who
+        have no such value, so that shares always add up to 1.
         """
         values, there = self._values(block, shared)
-        return shares(np.frexp(np.abs(values))[1] - 1 - MAGNITUDES.bottom, there, MAGNITUDES.size)
+        powers = np.frexp(np.abs(values))[1] - 1 - MAGNITUDES.bottom
+        return shares(powers, there, there, MAGNITUDES.size)
 
     @task
     def locate(self, block: Block, shared: NDArrays, told: Announcement) -> Array:
-        """Return shares of the rows by position in the interval centre +- spread: (B, c, PARTS).
+        """Return shares of the rows by position in centre +- spread: (B, c, PARTS + 1).
 
         In the first round, values outside count at the ends of the interval, because the values
         are still being searched for. Later they do not count: tails that gather at the ends could
-        be taken for the middle. Columns whose interval was not found count nowhere.
+        be taken for the middle. Columns whose interval was not found count nowhere. The last bin
+        is as for `magnitudes`.
         """
         values, there = self._values(block, shared)
         columns = self._asked_columns(shared)
-        low, width = (shared[0] - shared[1])[columns], 2 * shared[1][columns] / PARTS
+        low = (shared[0] - shared[1] - self.schema.origins)[columns]
+        width = 2 * shared[1][columns] / PARTS
         place = np.floor((values - low) / np.where(width > 0, width, np.inf))
         inside = (told.round == 1) | ((place >= 0) & (place < PARTS))
         place = np.clip(np.nan_to_num(place), 0, PARTS - 1).astype(np.int64)
-        return shares(place, there & inside & (width > 0), PARTS)
+        return shares(place, there & inside & (width > 0), there, PARTS)
 
     def _asked_columns(self, shared: NDArrays) -> list[int]:
         """Return the columns whose scales are asked for: announced after the model's arrays."""
         return [int(column) for column in shared[len(NAMES)]]
 
     def _values(self, block: Block, shared: NDArrays) -> tuple[Array, NDArray[np.bool_]]:
-        """Return values (B, m, c) of the columns in question, and which count."""
+        """Return values (B, m, c) of the columns in question, and which count.
+
+        Values are taken from the public origin of their column, which is mostly 0.
+        """
         both = np.concatenate([block.rows.numbers, block.rows.y[..., None]], axis=2)
-        both = both[:, :, self._asked_columns(shared)]
+        both = (both - self.schema.origins)[:, :, self._asked_columns(shared)]
         there = np.isfinite(both) & (both != 0)
         return np.where(there, both, 0.0), there
 
@@ -209,20 +216,25 @@ def partly_centred(A: Array) -> Array:
     return A - part * A.mean(axis=1, keepdims=True)
 
 
-def shares(places: NDArray[Any], there: NDArray[np.bool_], size: int) -> Array:
+def shares(
+    places: NDArray[Any], there: NDArray[np.bool_], known: NDArray[np.bool_], size: int
+) -> Array:
     """Return how the values of each user and column that count are distributed over bins.
 
     Args:
         places: bin 0..size-1 of each value, (B, m, c).
         there: whether a value counts, (B, m, c).
+        known: whether it is a value at all, (B, m, c).
         size: number of bins.
 
     Returns:
-        Shares (B, c, size): no entry is negative, and they add up to 1 or 0 per user and column.
+        Shares (B, c, size + 1), the last for users without any value: no entry is negative, and
+        they add up to 1 or 0 per user and column.
     """
     B, _, c = places.shape
     cell = np.arange(B)[:, None, None] * c + np.arange(c)
     flat = cell * size + np.clip(places, 0, size - 1)
     each = there / np.maximum(there.sum(axis=1, keepdims=True), 1)
     counts = np.bincount(flat.ravel(), each.ravel(), minlength=B * c * size)
-    return counts.reshape(B, c, size).astype(np.float64)
+    none = np.asarray(~known.any(axis=1))
+    return np.concatenate([counts.reshape(B, c, size), none[:, :, None]], axis=2)

@@ -12,6 +12,8 @@ from privfed.foundation.linalg import Array
 
 MARGIN = 2.0
 """Standard deviations by which a run of bins has to exceed what it should hold."""
+SURELY = 6.0
+"""Standard deviations by which the share of users who have a column has to exceed 0."""
 TINY = 1e-9
 """Ridge without noise, in units of the curvature's mean: redundant columns are no obstacle."""
 RESIDUAL = 0.7
@@ -39,6 +41,24 @@ def fullest(column: Array, noise: float, part: float) -> tuple[int, int] | None:
             first = int(np.argmax(mass))
             return first, first + width
     return None
+
+
+def fullest_runs(mean: Array, noise: float, part: float) -> list[tuple[int, int] | None]:
+    """Return, per column, the shortest run of bins that holds a part of what users have.
+
+    Users whose values are all 0 do not count. A column that only few users have needs a run
+    that holds a part of these few.
+
+    Args:
+        mean: noised shares (c, bins + 1), the last bin for users without a value.
+        noise: standard deviation of the noise per bin.
+        part: see :func:`fullest`.
+    """
+    whole = 1.0 - mean[:, -1]
+    return [
+        fullest(column, noise, part * having) if having > SURELY * noise else None
+        for column, having in zip(mean[:, :-1], whole, strict=True)
+    ]
 
 
 def root_inverse(G: Array, ridge: float) -> Array:

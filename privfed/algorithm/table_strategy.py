@@ -32,7 +32,7 @@ from privfed.algorithm import table_outlook as outlook
 from privfed.algorithm.phases import LAST, NEVER, Measurement, Phase, Sum, check_gaussian
 from privfed.algorithm.strategy import PrivateStrategy
 from privfed.algorithm.table_client import MAGNITUDES
-from privfed.algorithm.table_estimates import fullest, item_biases, root_inverse, shrunk
+from privfed.algorithm.table_estimates import fullest_runs, item_biases, root_inverse, shrunk
 from privfed.data.tables.schema import Schema
 from privfed.federation.federation import Federation
 from privfed.foundation.constraints import WHOLE, Key
@@ -51,8 +51,8 @@ RIDGE = 0.3
 USUAL = {"gradient": 0.12, "sums": 0.5}
 """Clip norms where n and mu are too small to measure any: whitened parts have about this norm."""
 ASSUMED = (
-    "under the assumption that the names, kinds, categories and labels of the table's columns, and "
-    "the bounds of those with few values, are public"
+    "under the assumption that the names, kinds, categories, origins and labels of the table's "
+    "columns, and the bounds of those with few values or dates, are public"
 )
 
 
@@ -171,8 +171,8 @@ class TableStrategy(PrivateStrategy):
             )
 
         return [
-            phase("magnitudes", MAGNITUDES.size, self.set_intervals, 1),
-            phase("locate", PARTS, self.narrow_intervals, ZOOMS),
+            phase("magnitudes", MAGNITUDES.size + 1, self.set_intervals, 1),
+            phase("locate", PARTS + 1, self.narrow_intervals, ZOOMS),
         ]
 
     def global_phases(self) -> list[Phase]:
@@ -240,10 +240,9 @@ class TableStrategy(PrivateStrategy):
 
     def set_intervals(self, t: int, mean: Array) -> list[Array]:
         """Set intervals +-B, up to the power of two where most of the values are."""
-        noise = self.noise_std("magnitudes")
-        runs = [fullest(column, noise, MOST_VALUES) for column in mean]
+        runs = fullest_runs(mean, self.noise_std("magnitudes"), MOST_VALUES)
         tops = [0.0 if run is None else 2.0 ** (run[1] + MAGNITUDES.bottom) for run in runs]
-        return self._scaled(np.zeros(len(tops)), np.array(tops))
+        return self._scaled(self.schema.origins[self.columns], np.array(tops))
 
     def narrow_intervals(self, t: int, mean: Array) -> list[Array]:
         """Narrow intervals around half of the values; the last time, set centre and spread.
@@ -251,9 +250,8 @@ class TableStrategy(PrivateStrategy):
         A column in which nothing stands out in the first zoom loses its scale, and stays with the
         users.
         """
-        noise = self.noise_std("locate")
         centre, half = self.model.centre[self.columns], self.model.spread[self.columns]
-        runs = [fullest(column, noise, HALF) for column in mean]
+        runs = fullest_runs(mean, self.noise_std("locate"), HALF)
         first, last = np.array([(0, PARTS) if run is None else run for run in runs]).T
         low, high = (centre - half + 2 * half * edge / PARTS for edge in (first, last))
         room = 1 / QUARTILES if t == ZOOMS else 1.5

@@ -80,7 +80,28 @@ def no_such_setting(override: str, key: str, cfg: DictConfig) -> ConfigError:
     close = [name for name in known if name.split(".")[-1] == key.split(".")[-1]]
     hint = f"did you mean {close[0]!r}?" if close else nearest(key, known).split(" known:")[0]
     hint = "see --help for the keys" if hint.startswith("known:") else hint
+    group, _, name = key.partition(".")
+    if not close and (owners := _owners(group, name, override.partition("=")[2])):
+        hint = f"it is a setting of {' and '.join(owners)}: add {owners[0]}"
     return ConfigError(f"{override}: there is no setting {key!r}; {hint}")
+
+
+def _owners(group: str, name: str, value: str) -> list[str]:
+    """Return the options of a group that have a setting, such as data=table for `user`.
+
+    Several have a path: that of a table is a file, and that of images a folder.
+    """
+    if group not in GROUPS or not name:
+        return []
+    found = {
+        f"{group}={option}": cfg
+        for option in options(group)
+        if name.split(".")[0] in (cfg := OmegaConf.load(CONF / group / f"{option}.yaml"))
+    }
+    if name == "path":
+        is_file = bool(Path(value).suffix) and not Path(value).is_dir()
+        found = {key: cfg for key, cfg in found.items() if (cfg.get("kind") == "table") == is_file}
+    return list(found)
 
 
 def flat_keys(settings: Any, prefix: str = "") -> Iterator[str]:

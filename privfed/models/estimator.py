@@ -165,7 +165,7 @@ class PersonalModel:
     def n_features_in_(self) -> int:
         """Return the number of columns of X."""
         return (
-            len(self.model.U) if isinstance(self.model, LinearModel) else len(self._schema.features)
+            len(self.model.U) if isinstance(self.model, LinearModel) else len(self._schema.columns)
         )
 
     @property
@@ -173,7 +173,7 @@ class PersonalModel:
         """Return the names of a table's columns."""
         if isinstance(self.model, LinearModel):
             raise AttributeError("feature_names_in_: the columns of this run have no names")
-        return np.array([feature.name for feature in self._schema.features], dtype=object)
+        return np.array(self._schema.columns, dtype=object)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the run's folder."""

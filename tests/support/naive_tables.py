@@ -66,9 +66,13 @@ def rest(model, numbers, codes, y):
     return X, np.clip(targets(model, y), -4, 4) - model.w[0] - X @ model.w[1:]
 
 
-def shares(places, size):
-    """How a user's values that count are spread over places, as shares; None: does not count."""
-    counts, seen = np.zeros(size), [place for place in places if place is not None]
+def shares(places, size, known):
+    """How a user's values that count are spread over places, as shares; None: does not count.
+
+    The last share is 1 if no value is known.
+    """
+    counts, seen = np.zeros(size + 1), [place for place in places if place is not None]
+    counts[size] = not known
     for place in seen:
         counts[min(max(place, 0), size - 1)] += 1 / len(seen)
     return counts
@@ -84,6 +88,7 @@ def magnitudes(columns, bottom, size):
                     for v in c
                 ],
                 size,
+                any(v and np.isfinite(v) for v in c),
             )
             for c in columns.T
         ]
@@ -103,7 +108,9 @@ def locate(columns, centre, spread, parts, ends):
         ]
         rows.append(
             shares(
-                [p if p is not None and (ends or 0 <= p < parts) else None for p in places], parts
+                [p if p is not None and (ends or 0 <= p < parts) else None for p in places],
+                parts,
+                any(p is not None for p in places),
             )
         )
     return np.array(rows)

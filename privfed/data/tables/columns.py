@@ -32,10 +32,10 @@ def distinct(column: Any) -> tuple[list[str | None], NDArray[np.int32]]:
     pa = arrow()
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    encoded = (_clean(column) if pa.types.is_null(column.type) else column).dictionary_encode(
+    encoded = (clean_texts(column) if pa.types.is_null(column.type) else column).dictionary_encode(
         null_encoding="encode"
     )
-    texts = _clean(encoded.dictionary)
+    texts = clean_texts(encoded.dictionary)
     # Most values are in plain spelling. Python only examines the others, because examining all
     # would take most of the time of reading.
     unusual = pa.compute.match_substring_regex(
@@ -65,7 +65,7 @@ def parse_numbers(column: Any, comma: bool = False) -> tuple[Array, Mask]:
             return values, np.zeros(len(values), dtype=np.bool_)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             pass
-    texts = _clean(column)
+    texts = clean_texts(column)
     if comma:
         texts = pa.compute.replace_substring(texts, ",", ".")
     good = pa.compute.match_substring_regex(texts, _NUMBER)
@@ -93,7 +93,7 @@ def parse_times(column: Any) -> tuple[Array, Mask]:
         values, odd = parse_numbers(column)
         if not odd.any():
             return values, odd
-        column = _clean(column)
+        column = clean_texts(column)
     try:
         ticks = column.cast(pa.timestamp("us", getattr(column.type, "tz", None)), safe=False).cast(
             pa.int64()
@@ -120,7 +120,7 @@ def _moment(text: str) -> float | None:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _clean(values: Any) -> Any:
+def clean_texts(values: Any) -> Any:
     """Return values as trimmed text, null where missing."""
     pa = arrow()
     if pa.types.is_dictionary(values.type):

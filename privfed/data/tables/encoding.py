@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privfed.data.tables.columns import Mask, distinct, parse_numbers, parse_times
+from privfed.data.tables.date_parsing import EXAMPLES, parse_dates
+from privfed.data.tables.date_parts import DatePart
 from privfed.data.tables.forgiving_text import DAMAGED
 from privfed.data.tables.schema import (
     Categorical,
@@ -27,9 +29,13 @@ from privfed.foundation.linalg import Array
 LARGEST = float(np.finfo(np.float32).max)
 """Larger numbers count as infinite."""
 
+FARTHEST = 1e7
+"""Days from 1970 beyond which nothing is a date."""
+
 _INSTEAD = {"indicator": "taken as the mean, with a column that says so", "drop": "rows left out"}
 _SAID = {
     "odd": "{name}: {count:,} values are not numbers; they count as missing",
+    "no date": "{name}: {count:,} values are not dates; they count as missing",
     "infinite": "{name}: {count:,} values are infinite; they count as missing",
     "unknown": "{name}: {count:,} values are none of those the schema lists",
     "missing": "{name}: {count:,} of {rows:,} values missing; {instead}",
@@ -113,8 +119,15 @@ class Encoder:
         keep = np.ones(size, dtype=np.bool_)
         who = self._users(first, columns.get(self.schema.user), keep)
         numbers = np.empty((size, len(self.schema.numbers)))
+        dates: dict[str, Array] = {}
         for j, feature in enumerate(self.schema.numbers):
-            numbers[:, j] = self._numbers(first, feature, columns[feature.name], keep)
+            if feature.date is None:
+                numbers[:, j] = self._numbers(first, feature, columns[feature.name], keep)
+                continue
+            name = feature.date.column
+            if name not in dates:
+                dates[name] = self._dates(first, feature.date, columns[name], keep)
+            numbers[:, j] = feature.date.of(dates[name])
         codes = np.empty((size, len(self.schema.choices)), dtype=np.int32)
         for j, choice in enumerate(self.schema.choices):
             codes[:, j] = self._codes(first, choice, columns[choice.name], keep)
@@ -212,6 +225,19 @@ class Encoder:
         self._missing(first, feature.name, np.isnan(values), keep)
         return values
 
+    def _dates(self, first: int, date: DatePart, column: Any, keep: Mask) -> Array:
+        """Return days since 1970 (b,), NaN where missing."""
+        days, odd = parse_dates(column, date.form)
+        if odd.any():
+            if self.strict:
+                raise self._fault(
+                    first, date.column, column, odd, f"is not a date ({EXAMPLES[date.form]})"
+                )
+            self._count(date.column, "no date", odd)
+        days = np.where(np.abs(days) < FARTHEST, days, math.nan)
+        self._missing(first, date.column, np.isnan(days), keep)
+        return days
+
     def _codes(
         self, first: int, feature: Categorical | Hashed, column: Any, keep: Mask
     ) -> NDArray[np.int32]:
@@ -298,7 +324,7 @@ class Encoder:
             if self.floats
             else []
         )
-        numeric = {feature.name for feature in self.schema.numbers}
+        numeric = {feature.column for feature in self.schema.numbers}
         for (name, what), count in self.counts.items():
             taken = "taken as the mean" if name in numeric else "taken as none of its values"
             instead = (

@@ -46,7 +46,7 @@ def encode_rows(schema: Schema, X: Any, y: Any = None, fitting: bool = True) -> 
         ConfigError: if X or y do not fit the schema or each other.
     """
     table = InMemoryTable(_columns(schema, X))
-    names = [feature.name for feature in schema.features]
+    names = list(schema.columns)
     for name in names:
         require(table, name, "a feature")
     ((_, columns),) = table.batches(names)
@@ -81,7 +81,7 @@ def _columns(schema: Schema, X: Any) -> dict[str, Any]:
     if isinstance(X, np.ndarray) and X.dtype.names:
         return {name: X[name] for name in X.dtype.names}
     array = X if isinstance(X, np.ndarray) else _objects("X", X)
-    names = [feature.name for feature in schema.features]
+    names = list(schema.columns)
     if array.ndim == 1 and not array.size:
         array = array.reshape(0, len(names))
     if array.ndim != 2:

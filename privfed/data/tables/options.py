@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
+from privfed.data.tables.hints import column_bounds, column_list
 from privfed.data.tables.schema import MISSING_POLICIES
 from privfed.data.tables.schema_file import check_bounds
 from privfed.foundation.constraints import WHOLE, Choice, check_settings
@@ -27,6 +28,7 @@ class Options:
         ignore: columns to leave out.
         categorical: columns whose numbers are names.
         numeric: columns whose numbers are quantities although they look like names.
+        dates: columns of dates, where their numbers do not look like any.
         bounds: public [lowest, highest] of numeric columns.
         categories: how categorical columns are encoded, `one-hot` or `hash`.
         buckets: encoded columns of a hashed column.
@@ -47,6 +49,7 @@ class Options:
     ignore: Sequence[str]
     categorical: Sequence[str]
     numeric: Sequence[str]
+    dates: Sequence[str]
     bounds: Mapping[str, Any]
     categories: Annotated[str, Choice("one-hot", "hash")]
     buckets: Annotated[int, WHOLE]
@@ -85,21 +88,21 @@ class Options:
         for key in ("user", "target", "time"):
             if getattr(self, key) is not None:
                 object.__setattr__(self, key, str(getattr(self, key)))
-        for key in ("features", "ignore", "categorical", "numeric"):
+        for key in ("features", "ignore", "categorical", "numeric", "dates"):
             given = getattr(self, key)
             if given is not None:
                 if isinstance(given, str) or not isinstance(given, Sequence):
                     raise ConfigError.of(
                         f"data.{key}",
                         given,
-                        f"must be a list of columns, such as data.{key}=[age,city]",
+                        f"must be a list of columns, such as {column_list(key, ['age', 'city'])}",
                     )
                 object.__setattr__(self, key, tuple(map(str, given)))
         if not isinstance(self.bounds, Mapping):
             raise ConfigError.of(
                 "data.bounds",
                 self.bounds,
-                "must give columns their bounds, such as data.bounds={age:[0,120]}",
+                f"must give columns their bounds, such as {column_bounds({'age': (0, 120)})}",
             )
         bounds = {
             str(name): check_bounds(given, f"data.bounds.{name}")
@@ -125,11 +128,18 @@ class Options:
             raise ConfigError.of(
                 "data.time", self.time, "is the target column already (data.target)"
             )
-        both = [name for name in self.categorical if name in self.numeric]
-        if both:
-            raise ConfigError.of(
-                "data.numeric", _listed(self.numeric), f"{both[0]!r} is in data.categorical, too"
-            )
+        for key, other in (
+            ("numeric", "categorical"),
+            ("dates", "categorical"),
+            ("dates", "numeric"),
+        ):
+            both = [name for name in getattr(self, other) if name in getattr(self, key)]
+            if both:
+                raise ConfigError.of(
+                    f"data.{key}",
+                    _listed(getattr(self, key)),
+                    f"{both[0]!r} is in data.{other}, too",
+                )
         wrong = [name for name in self.categorical if name in self.bounds]
         if wrong:
             raise ConfigError.of(
@@ -138,7 +148,7 @@ class Options:
                 "the column is in data.categorical",
             )
         if self.schema is not None:
-            for key in ("features", "ignore", "categorical", "numeric", "bounds"):
+            for key in ("features", "ignore", "categorical", "numeric", "dates", "bounds"):
                 if getattr(self, key):
                     raise ConfigError(
                         f"data.{key}: data.schema={self.schema} decides; change it in that file"

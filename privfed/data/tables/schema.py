@@ -17,6 +17,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from privfed.data.tables.date_parts import DatePart
 from privfed.foundation.linalg import Array
 
 DENSE = 40
@@ -31,12 +32,21 @@ class Numeric:
     """A number.
 
     Attributes:
-        name: the column.
+        name: the column, or what is read of a date.
         bounds: public lowest and highest value; None: its scale is estimated privately.
+        date: what of a date is read; None: the column has numbers.
+        origin: where its scale is searched, if values are large and differ by little.
     """
 
     name: str
     bounds: Bounds | None = None
+    date: DatePart | None = None
+    origin: float = 0.0
+
+    @property
+    def column(self) -> str:
+        """Column that is read."""
+        return self.name if self.date is None else self.date.column
 
 
 @dataclass(frozen=True)
@@ -46,6 +56,11 @@ class Categorical:
     name: str
     values: tuple[str, ...]
 
+    @property
+    def column(self) -> str:
+        """Column that is read."""
+        return self.name
+
 
 @dataclass(frozen=True)
 class Hashed:
@@ -53,6 +68,11 @@ class Hashed:
 
     name: str
     buckets: int
+
+    @property
+    def column(self) -> str:
+        """Column that is read."""
+        return self.name
 
 
 Feature = Numeric | Categorical | Hashed
@@ -66,11 +86,13 @@ class Target:
         name: the column.
         labels: the labels, numbered in this order; None: the target is a number.
         bounds: public lowest and highest value of a number; None: its scale is estimated privately.
+        origin: where its scale is searched, if values are large and differ by little.
     """
 
     name: str
     labels: tuple[str, ...] | None = None
     bounds: Bounds | None = None
+    origin: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -93,6 +115,16 @@ class Schema:
     time: str | None = None
     missing: str = "mean"
     declared: bool = False
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of the file that features are read from; a column of dates counts once."""
+        return tuple(dict.fromkeys(feature.column for feature in self.features))
+
+    @cached_property
+    def origins(self) -> Array:
+        """Where the scales of the p numeric features, and of the target, are searched: (p + 1,)."""
+        return np.array([*(feature.origin for feature in self.numbers), self.target.origin])
 
     @cached_property
     def numbers(self) -> tuple[Numeric, ...]:

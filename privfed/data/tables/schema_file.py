@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from privfed.data.tables.date_parsing import from_text
+from privfed.data.tables.date_parts import FORMS, PARTS, DatePart, as_text, parts_of
 from privfed.data.tables.schema import (
     MISSING_POLICIES,
     Bounds,
@@ -24,10 +26,19 @@ from privfed.foundation.errors import ConfigError, nearest
 _HEAD = (
     "# What the columns of a table mean. Edit it, and give it back as data.schema=FILE: "
     "it is then public by declaration.\n"
-    "# kinds: numeric (bounds: [lowest, highest], if public), categorical (values: [...]) "
-    "and hashed (buckets: number)\n"
+    "# kinds: numeric (bounds: [lowest, highest], if public; origin: where values lie, if large "
+    "and alike),\n"
+    "# categorical (values: [...]), hashed (buckets: number), date (form: iso, dmy, mdy, clock, "
+    "or s, ms, us, ns\n"
+    "# since 1970; parts: of days, weekday, month, hour; bounds: [first, last], if public)\n"
 )
-_KEYS = {"numeric": ("bounds",), "categorical": ("values",), "hashed": ("buckets",)}
+_KEYS = {
+    "numeric": ("bounds", "origin"),
+    "categorical": ("values",),
+    "hashed": ("buckets",),
+    "date": ("form", "parts", "bounds"),
+}
+_OPTIONAL = ("bounds", "origin")
 
 
 class _Texts(yaml.BaseLoader):
@@ -61,12 +72,17 @@ def schema_to_yaml(schema: Schema) -> str:
         "kind": "numeric" if target.labels is None else "categorical",
     }
     aim |= (
-        {"values": list(target.labels)} if target.labels is not None else _bounds_of(target.bounds)
+        {"values": list(target.labels)}
+        if target.labels is not None
+        else _bounds_of(target.bounds) | _origin_of(target.origin)
     )
     columns: dict[str, dict[str, Any]] = {}
     for feature in schema.features:
-        if isinstance(feature, Numeric):
-            columns[feature.name] = {"kind": "numeric", **_bounds_of(feature.bounds)}
+        if isinstance(feature, Numeric) and feature.date is not None:
+            _add_date(columns, feature, feature.date)
+        elif isinstance(feature, Numeric):
+            scale = _bounds_of(feature.bounds) | _origin_of(feature.origin)
+            columns[feature.name] = {"kind": "numeric", **scale}
         elif isinstance(feature, Categorical):
             columns[feature.name] = {"kind": "categorical", "values": list(feature.values)}
         else:
@@ -112,7 +128,7 @@ def schema_from_yaml(text: str, where: str) -> Schema:
     columns = tree["columns"]
     if not isinstance(columns, Mapping) or not columns:
         raise _bad(where, "columns", columns, "must list at least one column with its kind")
-    features = tuple(_feature(columns[name], name, where) for name in columns)
+    features = tuple(f for name in columns for f in _features(columns[name], name, where))
     missing = tree.get("missing", "mean")
     if missing not in MISSING_POLICIES:
         raise _bad(where, "missing", missing, nearest(str(missing), MISSING_POLICIES))
@@ -132,24 +148,64 @@ def _target(tree: Any, where: str) -> Target:
     kind = _kind(tree, where, "target", ("column", "kind"), ("numeric", "categorical"))
     name = _name(tree, "column", where, "target.")
     if kind == "numeric":
-        return Target(name, None, _bounds(tree, where, "target"))
+        return Target(name, None, _bounds(tree, where, "target"), _origin(tree, where, "target"))
     labels = _values(tree, where, "target")
     if len(labels) < 2:
         raise _bad(where, "target.values", list(labels), "must be at least two labels")
     return Target(name, labels)
 
 
-def _feature(tree: Any, name: str, where: str) -> Feature:
+def _features(tree: Any, name: str, where: str) -> tuple[Feature, ...]:
+    """Return what a column is read as: one feature, or several parts of a date."""
     at = f"columns.{name}"
     kind = _kind(tree, where, at, ("kind",), tuple(_KEYS))
     if kind == "numeric":
-        return Numeric(name, _bounds(tree, where, at))
+        return (Numeric(name, _bounds(tree, where, at), None, _origin(tree, where, at)),)
     if kind == "categorical":
-        return Categorical(name, _values(tree, where, at))
+        return (Categorical(name, _values(tree, where, at)),)
+    if kind == "date":
+        return _date(tree, name, where)
     buckets = tree["buckets"]
     if not isinstance(buckets, str) or not buckets.isdecimal() or int(buckets) < 1:
         raise _bad(where, f"{at}.buckets", buckets, "must be a whole number of at least 1")
-    return Hashed(name, int(buckets))
+    return (Hashed(name, int(buckets)),)
+
+
+def _date(tree: Mapping[str, Any], name: str, where: str) -> tuple[Feature, ...]:
+    at = f"columns.{name}"
+    if tree["form"] not in FORMS:
+        raise _bad(where, f"{at}.form", tree["form"], nearest(str(tree["form"]), FORMS))
+    parts = _values(tree, where, at, "parts")
+    for part in parts:
+        if part not in PARTS:
+            raise _bad(where, f"{at}.parts", part, nearest(part, PARTS))
+    return date_features(name, tree["form"], parts, _bounds(tree, where, at))
+
+
+def date_features(
+    name: str, form: str, parts: tuple[str, ...], bounds: Bounds | None
+) -> tuple[Numeric, ...]:
+    """Return the numbers that a column of dates becomes.
+
+    Args:
+        name: the column.
+        form: one of FORMS.
+        parts: some of PARTS.
+        bounds: public first and last day since 1970, if any. Cycles have bounds in any case.
+    """
+    return tuple(
+        Numeric(part.name, bounds if part.part == "days" else (-1.0, 1.0), part)
+        for part in parts_of(name, form, parts)
+    )
+
+
+def _add_date(columns: dict[str, dict[str, Any]], feature: Numeric, date: DatePart) -> None:
+    """Add one part of a date to the entry of its column."""
+    entry = columns.setdefault(date.column, {"kind": "date", "form": date.form, "parts": []})
+    if date.part not in entry["parts"]:
+        entry["parts"].append(date.part)
+    if date.part == "days" and feature.bounds is not None:
+        entry["bounds"] = [as_text(day) for day in feature.bounds]
 
 
 def _kind(tree: Any, where: str, at: str, always: tuple[str, ...], kinds: tuple[str, ...]) -> str:
@@ -159,7 +215,7 @@ def _kind(tree: Any, where: str, at: str, always: tuple[str, ...], kinds: tuple[
     kind = tree["kind"]
     if kind not in kinds:
         raise _bad(where, f"{at}.kind", kind, nearest(str(kind), kinds))
-    needed = always if kind == "numeric" else always + _KEYS[kind]
+    needed = always + tuple(key for key in _KEYS[kind] if key not in _OPTIONAL)
     _keys(tree, where, f"{at}.", needed, _KEYS[kind])
     return str(kind)
 
@@ -183,18 +239,19 @@ def _name(tree: Mapping[str, Any], key: str, where: str, at: str = "") -> str:
     return str(tree[key])
 
 
-def _values(tree: Mapping[str, Any], where: str, at: str) -> tuple[str, ...]:
-    values = tree["values"]
+def _values(tree: Mapping[str, Any], where: str, at: str, key: str = "values") -> tuple[str, ...]:
+    values = tree[key]
     if (
         not isinstance(values, list)
         or not values
         or not all(isinstance(value, str) for value in values)
     ):
-        raise _bad(where, f"{at}.values", values, "must be a list of values such as [red, green]")
+        such = "[red, green]" if key == "values" else "[days, hour]"
+        raise _bad(where, f"{at}.{key}", values, f"must be a list of {key} such as {such}")
     seen: set[str] = set()
     for value in values:
         if plain_text(value) in seen:
-            raise ConfigError(f"{where}: {at}.values: {value!r} appears twice")
+            raise ConfigError(f"{where}: {at}.{key}: {value!r} appears twice")
         seen.add(plain_text(value))
     return tuple(values)
 
@@ -203,18 +260,28 @@ def _bounds(tree: Mapping[str, Any], where: str, at: str) -> Bounds | None:
     return check_bounds(tree["bounds"], f"{where}: {at}.bounds") if "bounds" in tree else None
 
 
+def _origin(tree: Mapping[str, Any], where: str, at: str) -> float:
+    try:
+        origin = float(tree.get("origin", 0.0))
+    except (TypeError, ValueError):
+        origin = math.nan
+    if not math.isfinite(origin):
+        raise _bad(where, f"{at}.origin", tree["origin"], "must be a number")
+    return origin
+
+
 def check_bounds(bounds: Any, key: str) -> Bounds:
     """Return bounds as two finite numbers, the lower one first.
 
     Args:
-        bounds: what was given.
+        bounds: what was given: numbers, or ISO dates, which become days since 1970.
         key: name of the setting, for the message.
 
     Raises:
         ConfigError: if `bounds` is anything else.
     """
     try:
-        low, high = map(float, bounds if not isinstance(bounds, str) else ())
+        low, high = map(_bound, bounds if not isinstance(bounds, str) else ())
     except (TypeError, ValueError):
         low = high = math.nan
     if not -math.inf < low < high < math.inf:
@@ -222,6 +289,15 @@ def check_bounds(bounds: Any, key: str) -> Bounds:
             key, bounds, "must be [lowest, highest], two numbers with lowest < highest"
         )
     return low, high
+
+
+def _bound(given: Any) -> float:
+    day = from_text(given) if isinstance(given, str) and "-" in given[1:] else None
+    return float(given) if day is None else day
+
+
+def _origin_of(origin: float) -> dict[str, float]:
+    return {"origin": int(origin) if origin.is_integer() else origin} if origin else {}
 
 
 def _bounds_of(bounds: Bounds | None) -> dict[str, list[float]]:

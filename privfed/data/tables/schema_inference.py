@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import re
-from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from privfed.data.tables.columns import distinct, parse_numbers
+from privfed.data.tables.column_profile import FEW_ROWS, Profile
+from privfed.data.tables.date_parts import TEXTS, UNITS, as_text, parts_worth
+from privfed.data.tables.hints import column_list
 from privfed.data.tables.options import Options
 from privfed.data.tables.schema import (
-    Bounds,
     Categorical,
     Feature,
     Hashed,
@@ -21,6 +19,7 @@ from privfed.data.tables.schema import (
     Target,
     ordered,
 )
+from privfed.data.tables.schema_file import date_features
 from privfed.data.tables.table_files import TableReader
 from privfed.foundation.errors import ConfigError, nearest
 
@@ -28,102 +27,17 @@ TARGETS = ("target", "y")
 """Names of the target's column if none is given."""
 MOST_LABELS = 100
 """Largest number of labels of a target."""
-FREE_TEXT = 0.9
-"""Fraction of the rows above which different values make a text column free text."""
-FEW_ROWS = 20
-"""Least number of rows for that rule."""
-
-FEW_VALUES = 16
-"""Most different numbers of a column that takes its bounds from them, like categories."""
-OFTEN = 10
-"""How often each of them has to occur on average: a few measurements are not levels."""
 
 _THINGS = (
     "item|movie|film|product|song|track|artist|album|book|joke|article|category|genre|type|"
     "city|country|region|zip|zipcode|postcode|store|shop|sku|brand|channel|device|page|campaign"
 )
 _ID = re.compile(rf"(?:.*[_\W])?(?i:id|{_THINGS})|.*[a-z]I[dD]")
+_TIME = re.compile(
+    r"(?i)(?:.*[_\W])?(?:time|timestamp|date|datetime|day|ts|stamp|epoch|when|since|created|updated)"
+    r"(?:[_\W].*)?|.*(?:Time|Date|_at|_on)"
+)
 _INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
-
-
-@dataclass
-class Profile:
-    """Contents of a column.
-
-    Attributes:
-        most: largest number of different values that are kept.
-        rows: number of rows.
-        present: number of values that are not missing.
-        odd: number of values that are not numbers.
-        whole: whether all numbers are whole.
-        first_odd: row and text of the first value that is not a number.
-        values: the different values; None if there are more than `most`.
-        low: smallest number.
-        high: largest number.
-        counts_rows: whether all numbers so far are the rows' own numbers, from 0 or 1.
-    """
-
-    most: int
-    rows: int = 0
-    present: int = 0
-    odd: int = 0
-    whole: bool = True
-    first_odd: tuple[int, str] | None = None
-    values: set[str] | None = field(default_factory=set)
-    low: float = math.inf
-    high: float = -math.inf
-    counts_rows: bool = True
-
-    def add(self, first: int, column: Any, comma: bool) -> None:
-        """Take in one batch of a column.
-
-        Args:
-            first: number of its first row.
-            column: Arrow array.
-            comma: whether the comma is the decimal separator.
-        """
-        parsed, odd = parse_numbers(column, comma)
-        finite = parsed[np.isfinite(parsed)]
-        strange = int(odd.sum())
-        if len(finite):
-            self.low = min(self.low, float(finite.min()))
-            self.high = max(self.high, float(finite.max()))
-        if self.counts_rows:
-            start = self.rows + np.arange(len(parsed))
-            gaps = parsed - start
-            self.counts_rows = bool(np.all(gaps == 0) if self.low == 0 else np.all(gaps == 1))
-        self.rows += len(parsed)
-        self.present += len(finite) + strange
-        self.odd += strange
-        self.whole = self.whole and bool((finite == np.floor(finite)).all())
-        if strange and self.first_odd is None:
-            place = int(odd.argmax())
-            self.first_odd = first + place, str(column[place].as_py()).strip()
-        if self.values is not None:
-            self.values.update(text for text in distinct(column)[0] if text is not None)
-            if len(self.values) > self.most:
-                self.values = None
-
-    @property
-    def is_text(self) -> bool:
-        """Whether at least half of the values are not numbers."""
-        return 0 < self.present <= 2 * self.odd
-
-    @property
-    def bounds(self) -> Bounds | None:
-        """Smallest and largest of a few numbers that occur again and again; otherwise None."""
-        few = self.values is not None and 1 < len(self.values) <= FEW_VALUES
-        few = few and self.present >= OFTEN * len(self.values or ())
-        return (self.low, self.high) if few and not self.odd and self.low < self.high else None
-
-    @property
-    def is_free_text(self) -> bool:
-        """Whether hardly any value occurs twice."""
-        return (
-            self.present >= FEW_ROWS
-            and self.values is not None
-            and len(self.values) > FREE_TEXT * self.present
-        )
 
 
 def infer(table: TableReader, options: Options) -> tuple[Schema, tuple[str, ...]]:
@@ -142,15 +56,15 @@ def infer(table: TableReader, options: Options) -> tuple[Schema, tuple[str, ...]
     target, features, notes = _roles(table, options)
     profiles = {name: Profile(options.most_categories) for name in features}
     profiles[target] = Profile(MOST_LABELS)
-    for first, columns in table.batches(list(profiles)):
-        for name, column in columns.items():
-            profiles[name].add(first, column, table.comma)
+    for first, columns in table.batches([*profiles, options.user]):
+        for name, profile in profiles.items():
+            users = columns[options.user] if name != target else None
+            profile.add(first, columns[name], table.comma, users)
     if not profiles[target].rows:
         raise ConfigError(f"{table.path}: has a header and no rows")
     rule = _Rules(table, options, alone=len(features) == 1)
     aim = rule.target(target, profiles[target])
-    chosen = [rule.feature(name, profiles[name]) for name in features]
-    kept = tuple(feature for feature in chosen if feature is not None)
+    kept = tuple(f for name in features for f in rule.features(name, profiles[name]))
     if not kept:
         raise ConfigError(
             f"{table.path}: no feature column is left; " + "; ".join([*notes, *rule.notes])
@@ -177,7 +91,7 @@ def _roles(table: TableReader, options: Options) -> tuple[str, list[str], list[s
     require(table, target, "data.target")
     if options.time is not None:
         require(table, options.time, "data.time")
-    for key in ("features", "ignore", "categorical", "numeric", "bounds"):
+    for key in ("features", "ignore", "categorical", "numeric", "dates", "bounds"):
         for name in getattr(options, key) or ():
             require(table, name, f"data.{key}")
     others = {options.user, target, options.time, *options.ignore}
@@ -187,7 +101,7 @@ def _roles(table: TableReader, options: Options) -> tuple[str, list[str], list[s
         else [name for name in header if name not in others]
     )
     features = [name for name in dict.fromkeys(features) if name not in options.ignore]
-    for key in ("categorical", "numeric", "bounds"):
+    for key in ("categorical", "numeric", "dates", "bounds"):
         for name in getattr(options, key):
             if name not in features and name != target:
                 raise ConfigError(
@@ -213,6 +127,15 @@ def require(table: TableReader, name: str, key: str) -> None:
         raise ConfigError(f"{table.path}: has no column {name!r} ({key}); {hint}")
 
 
+_FORMS = {
+    "iso": "2024-03-31",
+    "dmy": "day before month",
+    "mdy": "month before day",
+    "clock": "times of the day",
+    **{unit: f"{unit} since 1970" for unit in UNITS},
+}
+
+
 class _Rules:
     """Rules by which a column gets its meaning.
 
@@ -226,8 +149,52 @@ class _Rules:
         self.table, self.options, self.alone = table, options, alone
         self.notes: list[str] = []
 
+    def features(self, name: str, profile: Profile) -> tuple[Feature, ...]:
+        """Return the features that a column becomes; none if it says nothing."""
+        options = self.options
+        form = None
+        if name not in options.categorical and name not in options.numeric and profile.present:
+            form = profile.date_form(name in options.dates or _TIME.fullmatch(name) is not None)
+            if form in UNITS and name not in options.dates and _ID.fullmatch(name):
+                form = None
+        if form is None and name in options.dates:
+            raise self._no_date(name, profile)
+        if form is not None and profile.values is not None and len(profile.values) == 1:
+            form = None
+        if form is not None:
+            return self._date(name, profile, form)
+        feature = self.feature(name, profile)
+        return () if feature is None else (feature,)
+
+    def _date(self, name: str, profile: Profile, form: str) -> tuple[Feature, ...]:
+        """Return the numbers that a column of dates becomes."""
+        days = np.concatenate(profile.days[form] if form in TEXTS else profile.numbers) / UNITS.get(
+            form, 1.0
+        )
+        timed = profile.timed or bool(form in UNITS and np.any(days != np.floor(days)))
+        bounds = self.options.bounds.get(name) or profile.date_bounds(days)
+        parts = parts_worth(bounds, timed, form)
+        also = ", ".join(parts[1:]) if parts[0] == "days" else ""
+        read = "days since 1970" + (f", {also}" if also else "") if parts[0] == "days" else "hours"
+        within = f" within {as_text(bounds[0])} and {as_text(bounds[1])}" if bounds else ""
+        words = f"dates ({_FORMS[form]}), read as {read}{within if 'days' in parts else ''}"
+        if profile.forms == ("dmy", "mdy"):
+            words += "; day before month is a guess"
+        keep = f"{column_list('categorical', [name])} takes them as names"
+        self.notes.append(f"{name}: {words} ({keep})")
+        return date_features(name, form, parts, bounds)
+
+    def _no_date(self, name: str, profile: Profile) -> ConfigError:
+        row, value = profile.first_odd or (0, "")
+        return self.table.fault(
+            row,
+            name,
+            f"{value[:40]!r} is no date of one form (2024-03-31, 31.03.2024, 03/31/2024, 23:59, or "
+            "numbers since 1970), as data.dates says",
+        )
+
     def feature(self, name: str, profile: Profile) -> Feature | None:
-        """Return the feature that a column becomes; None if it says nothing."""
+        """Return the feature that a column without dates becomes; None if it says nothing."""
         listed, bounds = name in self.options.categorical, self.options.bounds.get(name)
         asked = name in self.options.numeric or bounds is not None
         if not profile.present:
@@ -242,17 +209,18 @@ class _Rules:
             not gaps or (numeric and reason is None and self.options.missing != "indicator")
         ):
             hint = (
-                f" where present, left out (data.categorical=[{name}] keeps it)"
+                f" where present, left out ({column_list('categorical', [name])} keeps it)"
                 if gaps
                 else ", left out"
             )
             return self._without(name, f"constant{hint}")
         if numeric and not asked and profile.counts_rows and profile.rows >= FEW_ROWS:
             return self._without(
-                name, f"counts the rows, left out (data.numeric=[{name}] keeps it)"
+                name, f"counts the rows, left out ({column_list('numeric', [name])} keeps it)"
             )
         if numeric and reason is None:
-            return Numeric(name, bounds or profile.bounds)
+            bounds = bounds or profile.bounds
+            return Numeric(name, bounds, origin=self._origin(name, profile, bounds))
         return self._choice(name, profile, reason or "")
 
     def target(self, name: str, profile: Profile) -> Target:
@@ -277,20 +245,33 @@ class _Rules:
             words = f"all targets are {min(values)!r}; there is nothing to learn"
             raise ConfigError(f"{self.table.path}: column {name!r}: {words}")
         if asked or not (labels or profile.is_text or (values is not None and len(values) == 2)):
-            return Target(name, None, bounds or profile.bounds)
+            bounds = bounds or profile.bounds
+            return Target(name, None, bounds, self._origin(name, profile, bounds))
         if values is None:
             words = f"has more than {MOST_LABELS} different labels"
             hint = "is it the right column (data.target)?"
             raise ConfigError(f"{self.table.path}: column {name!r}: {words}; {hint}")
         return Target(name, tuple(ordered(values)))
 
+    def _origin(self, name: str, profile: Profile, bounds: object) -> float:
+        """Return where a number's scale is searched, and note it unless it is 0."""
+        origin = 0.0 if bounds is not None else profile.origin
+        if origin:
+            self.notes.append(
+                f"{name}: large numbers that differ by little; their scale is searched around "
+                f"{origin:.12g} (origin in schema.yaml)"
+            )
+        return origin
+
     def _whose_numbers_are_names(self, name: str, profile: Profile) -> str | None:
         """Return why whole numbers are understood as names; None if they are numbers."""
         if not profile.whole:
             return None
-        hint = f"data.numeric=[{name}] takes it as a number"
+        hint = f"{column_list('numeric', [name])} takes it as a number"
         if self.alone and profile.bounds is None:
             return f"the only feature, in whole numbers, so the name of an item ({hint})"
+        if profile.padded:
+            return f"whole numbers with leading zeros, so names ({hint})"
         return (
             f"whole numbers that are names, by the column's name ({hint})"
             if _ID.fullmatch(name)
@@ -302,12 +283,19 @@ class _Rules:
         feature: Feature
         if options.categories == "hash":
             feature = Hashed(name, options.buckets)
-        elif profile.is_free_text and not reason and name not in options.categorical:
-            hint = f"data.categorical=[{name}] keeps it"
-            return self._without(name, f"free text, hardly any value twice, left out ({hint})")
+        elif profile.is_free_text and name not in options.categorical and not self.alone:
+            what = "names" if reason else "free text"
+            hint = f"{column_list('categorical', [name])} keeps it"
+            return self._without(name, f"{what}, hardly any value twice, left out ({hint})")
+        elif profile.personal and name not in options.categorical:
+            what = "one value per user, which few others have: it says who and not what"
+            hint = f"{column_list('categorical', [name])} keeps it"
+            return self._without(name, f"{what}, left out ({hint})")
         elif profile.values is None:
-            hashed = f"hashed into {most} buckets, which mixes values (data.most_categories)"
-            more = f"more than {most} different values, {hashed}"
+            more = (
+                f"more than {most} different values, hashed into {most} buckets: values in one "
+                "bucket cannot be told apart (a larger data.most_categories keeps them apart)"
+            )
             reason = f"{reason}; {more}" if reason else more
             feature = Hashed(name, most)
         else:
@@ -321,7 +309,7 @@ class _Rules:
         if profile.is_text:
             hint = "the column is text, so take it out of data.numeric and data.bounds"
             return self.table.fault(row, name, f"{value[:40]!r} is not a number; {hint}")
-        hint = f"mend it, or set data.categorical=[{name}]"
+        hint = f"mend it, or set {column_list('categorical', [name])}"
         return self.table.fault(
             row, name, f"mixed types: {value[:40]!r} is not a number and most values are; {hint}"
         )

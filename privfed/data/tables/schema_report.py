@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from privfed.data.tables.date_parts import as_text
 from privfed.data.tables.encoding import EncodedTable
+from privfed.data.tables.hints import column_bounds, column_list
 from privfed.data.tables.schema import Categorical, Hashed, Numeric, Schema
 
 WIDTH = 80
@@ -60,13 +62,15 @@ def _grid(schema: Schema, frame: EncodedTable) -> list[str]:
     rows = [("column", "taken as", "seen", "missing")]
     for feature in schema.features:
         if isinstance(feature, Numeric):
+            if feature.date is not None and feature.date.sine:
+                continue
             v = frame.numbers[:, schema.numbers.index(feature)]
             absent = np.isnan(v)
             rows.append(
                 (
                     feature.name,
-                    f"number{_public(feature.bounds)}",
-                    _span(v[~absent]),
+                    _number_kind(feature),
+                    _span(v[~absent], feature.date is not None and feature.date.part == "days"),
                     f"{absent.sum():,}",
                 )
             )
@@ -89,7 +93,7 @@ def _changes(schema: Schema) -> list[str]:
             "The schema is declared: public, whatever the data. "
             "To change it, edit the file that data.schema names."
         )
-    number = schema.numbers[0].name if schema.numbers else None
+    number = next((f.name for f in schema.numbers if f.date is None), None)
     choice = schema.choices[0].name if schema.choices else None
     item = next(
         (f.name for f in schema.choices if isinstance(f, Categorical) and _are_numbers(f.values)),
@@ -98,9 +102,13 @@ def _changes(schema: Schema) -> list[str]:
     ways = {
         "data.user, data.target, data.time": "choose other columns for these",
         "data.features, data.ignore": "take only some columns, or leave some out",
-        f"data.categorical=[{number}]": "take numbers as names of things" if number else "",
-        f"data.numeric=[{item}]": "take whole numbers as numbers, not as names" if choice else "",
-        f"data.bounds={{{number}:[0,100]}}": "say public bounds of a number" if number else "",
+        column_list("categorical", [str(number)]): "take numbers as names of things"
+        if number
+        else "",
+        column_list("numeric", [item]): "take whole numbers as numbers, not as names"
+        if choice
+        else "",
+        column_bounds({str(number): (0, 100)}): "say public bounds of a number" if number else "",
         "data.categories=hash": "hash all values into data.buckets columns" if choice else "",
         "data.most_categories": "one-hot columns at most; beyond, hashed" if choice else "",
         "data.missing": "mean, indicator, drop or refuse",
@@ -132,6 +140,12 @@ def _kind(feature: Categorical | Hashed) -> str:
     )
 
 
+def _number_kind(feature: Numeric) -> str:
+    if feature.date is None:
+        return f"number{_public(feature.bounds)}"
+    return "date, in days" if feature.date.part == "days" else "cycle, sine and cosine"
+
+
 def _seen(feature: Categorical | Hashed, used: np.ndarray) -> str:
     if isinstance(feature, Hashed):
         return f"{len(used):,} buckets in use"
@@ -152,7 +166,9 @@ def _public(bounds: tuple[float, float] | None) -> str:
     return "" if bounds is None else f", public {bounds[0]:g} to {bounds[1]:g}"
 
 
-def _span(v: np.ndarray) -> str:
+def _span(v: np.ndarray, days: bool = False) -> str:
+    if days and len(v):
+        return f"{as_text(v.min())[:10]} to {as_text(v.max())[:10]}"
     return f"{v.min():.6g} to {v.max():.6g}" if len(v) else "nothing"
 
 

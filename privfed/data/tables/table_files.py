@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from privfed.data.tables.forgiving_text import ForgivingStream
+from privfed.data.tables.hints import column_list
 from privfed.foundation.errors import ConfigError
 
 MISSING = ("", "NA", "N/A", "n/a", "<NA>", "NaN", "nan", "null", "NULL", "None", "?", "-")
@@ -231,7 +232,7 @@ class ParquetTable(TableReader):
         pa = arrow()
         for name in names:
             if pa.types.is_nested(self.types[name]):
-                hint = f"leave it out with data.ignore=[{name}]"
+                hint = f"leave it out with {column_list('ignore', [name])}"
                 words = f"holds {self.types[name]} and not single values"
                 raise ConfigError(f"{self.path}: column {name!r} {words}; {hint}")
         first = 0

@@ -69,8 +69,8 @@ def read_rows_for(
     """
     lenient = schema.declared if strict is None else not strict
     table = open_table(path, forgiving=lenient)
-    for feature in schema.features:
-        require(table, feature.name, "a feature")
+    for name in schema.columns:
+        require(table, name, "a feature")
     if need_target:
         require(table, schema.target.name, "data.target")
     if users_needed:
@@ -81,7 +81,7 @@ def read_rows_for(
         schema.user,
         schema.target.name,
         schema.time,
-        *(feature.name for feature in schema.features),
+        *schema.columns,
     ]
     names = [name for name in dict.fromkeys(wanted) if name in table.header]
     check_memory(table, len(schema.features), memory)

@@ -3,7 +3,8 @@
 Which rows are held out, and which are used where there are too many, depends on the seed, the
 user's own name and the user's own rows. It is the same in every process, for any order of the file,
 and whoever the other users are. With a time column the last rows are held out; otherwise random
-ones. Users with too few rows to hold any out are trained on and not judged.
+ones. Of two rows or more at least one is held out; users with one row are trained on and not
+judged.
 """
 
 from __future__ import annotations
@@ -132,6 +133,8 @@ class Table(DataSource):
         # The last rows of each user are held out. Of the others the last ones are used, up to
         # most_rows: the latest with a time column, otherwise random ones.
         judged = np.floor(self.test * counts).astype(np.int64)
+        if self.test:  # users with few rows are judged, too
+            judged = np.maximum(judged, (counts > 1).astype(np.int64))
         trained = counts - judged
         used = np.minimum(trained, self.most_rows)
         whole = TableRows(frame.numbers, frame.codes, frame.target)
@@ -193,7 +196,7 @@ class Table(DataSource):
         sizes, judged = (np.diff(edges) for edges in (self._rows[1], self._rows[3]))
         notes = list(self.frame.notes)
         if np.any(judged == 0):
-            few = f"{np.sum(judged == 0):,} of {self.n:,} users have too few rows to hold any out"
+            few = f"{np.sum(judged == 0):,} of {self.n:,} users have no row to hold out"
             notes.append(f"{few}: trained on, not judged.")
         capped = int(np.sum(sizes == self.most_rows))
         if capped:

@@ -73,7 +73,7 @@ def refusal(tmp_path):
             "user,a,y\nb,1.5,1\nb,x,2\nc,3,4\n",
             "line 3, column 'a': mixed types: 'x' is not a number and most values are",
         ),
-        ("user,a,y\nb,1.5,1\nb,x,2\nc,3,4\n", "set data.categorical=[a]"),
+        ("user,a,y\nb,1.5,1\nb,x,2\nc,3,4\n", "set 'data.categorical=[a]'"),
         ("user,a,y\nb,1.5,1\n?,2,2\n", "line 3, column 'user': '' is no user's name"),
         (
             "user,a,y\n1,1.5,1\n1.5,2,2\n",

@@ -375,3 +375,24 @@ def test_a_table_that_does_not_fit_is_refused_before_it_is_read(table):
     for content in (long, gzip.compress(long, 1)):
         rows = table_files.open_table(table(content)).rows
         assert 80_000 < rows < 200_000
+
+
+def test_names_of_rows_and_of_users_are_left_out(read):
+    feature, frame = column(read, [7 * i + 3 for i in range(60)], "order_id")
+    assert feature is None and "order_id: names, hardly any value twice" in frame.notes[0]
+    feature, _ = column(read, [f"{i % 20:05d}" for i in range(60)], "place")
+    assert isinstance(feature, Categorical) and feature.values[1] == "00001"
+    users = [f"u{i % 50}" for i in range(300)]
+    rows = [f"{u},{i / 7},mail {u},{i * 0.7}" for i, u in enumerate(users)]
+    schema, frame = read("user,x,mail,y\n" + "\n".join(rows))
+    assert schema.columns == ("x",) and "it says who and not what" in frame.notes[0]
+    assert "'data.categorical=[mail]'" in frame.notes[0], "quoted for a shell"
+
+
+def test_large_numbers_that_differ_by_little_have_an_origin(read):
+    random.seed(1)
+    values = [1e9 + random.gauss(0, 1) for _ in range(200)]
+    feature, frame = column(read, values)
+    assert feature is not None and feature.origin == 1e9
+    assert "their scale is searched around 1000000000" in frame.notes[0]
+    assert column(read, [v - 1e9 for v in values])[0].origin == 0.0
