@@ -1,4 +1,4 @@
-"""CENTAUR with a linear representation, user side (CENTAUR Algorithm 2, linear form).
+"""CENTAUR with a linear representation, user side (CENTAUR Algorithm 4).
 
     B   shared representation (d, k)
     w   head (k,): least squares on one batch
@@ -9,13 +9,14 @@ G is half of Private FedRep's gradient by two batches, because the loss has a fa
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from flwr.common import NDArrays
 
-from clients.fedrep import FedRepClient
+from clients.fedrep import FRESH, REDRAWN, FedRepClient
 from privfed.algorithm.announcement import Announcement
 from privfed.data.cohort import Cohort
+from privfed.foundation.constraints import Choice
 from privfed.privacy.clipping import Contributions
 
 
@@ -30,8 +31,11 @@ class CentaurClient(FedRepClient):
         heads: str,
         head_batch: int | None,
         batch: int | None,
+        batches: Annotated[str, Choice(REDRAWN, FRESH)] = REDRAWN,
+        rounds: int | None = None,
     ) -> None:
-        super().__init__(cohort, init, "two-batches", train, heads, head_batch, batch)
+        how = (head_batch, batch, batches, rounds)
+        super().__init__(cohort, init, "two-batches", train, heads, *how)
 
     def gradient(self, block: Cohort, shared: NDArrays, told: Announcement) -> Contributions:
         """Return G_i^T (k, d) for every user of the block."""

@@ -4,9 +4,12 @@
     P     X U: the examples in the embedding (m, k)         v   head (k,): least squares on a batch
     r     residuals P v - y on the other batch              G   gradient (d, k) of the mean of r^2
 
-`two-batches` is the paper's: two disjoint batches B, B' redrawn every round. `leave-one-out` uses
-every example both ways and still never judges a head by an example it has seen: v_(-j) is fitted
-without example j. Both are written for a block of users, so every array has one more, leading axis.
+`two-batches` is the paper's: two disjoint batches B, B' per round. They are `redrawn` from all
+training examples in every round, or `fresh`: disjoint over all rounds, as the analysis needs it,
+which takes T (|B| + |B'|) training examples. `one-batch` is the released code's: all training
+examples fit the head and judge it. `leave-one-out` uses every example both ways and still never
+judges a head by an example it has seen: v_(-j) is fitted without example j. All are written for a
+block of users, so every array has one more, leading axis.
 `posterior` is for few users: see clients/posterior_fedrep.py.
 """
 
@@ -35,7 +38,10 @@ from privfed.kernels.gradients import (
     split_batches,
 )
 from privfed.kernels.least_squares import leave_one_out_heads, lstsq
-from privfed.privacy.clipping import Contributions
+from privfed.privacy.clipping import Contributions, Dense
+
+REDRAWN, FRESH = "redrawn", "fresh"
+"""Batches are drawn from all training examples in every round, or are disjoint over all rounds."""
 
 LARGE = 1 << 25
 """Bytes of examples per block of users for the gradient."""
@@ -58,6 +64,14 @@ def two_batches(X: Array, y: Array, U: Array, weight: float, batches: Marks) -> 
     return weight * v[:, :, None] * np.matmul(r[:, None, :], X)
 
 
+def one_batch(X: Array, y: Array, U: Array, weight: float) -> Array:
+    """Return G^T = weight v sum_j r_j x_j^T (B, k, d), v fitted on the same examples."""
+    P = X @ U
+    v = lstsq(P, y)
+    r = np.matmul(P, v[..., None])[..., 0] - y
+    return weight * v[:, :, None] * np.matmul(r[:, None, :], X)
+
+
 class FedRepClient(LinearClient):
     """Per-user gradients of the shared embedding at the user's own head."""
 
@@ -70,10 +84,15 @@ class FedRepClient(LinearClient):
         heads: str,
         head_batch: int | None,
         batch: int | None,
+        batches: str = REDRAWN,
+        rounds: int | None = None,
     ) -> None:
         super().__init__(cohort, init, train, heads)
-        self.estimator = estimator
-        self.b_head, self.b = batch_sizes(self.m, self.m0, head_batch, batch)
+        self.estimator, self.fresh = estimator, batches == FRESH
+        there = self.m0
+        if self.fresh and estimator == "two-batches":
+            there = examples_per_round(self.m0, rounds)
+        self.b_head, self.b = batch_sizes(self.m, there, head_batch, batch)
         if len(cohort):
             choose_gradient_loops(cohort.X.dtype if isinstance(cohort, Cohort) else np.float32)
 
@@ -87,16 +106,47 @@ class FedRepClient(LinearClient):
         """Return G_i^T (k, d) for every user of the block."""
         if self.estimator == "two-batches":
             return self.by_two_batches(block, shared, told)
+        if self.estimator == "one-batch":
+            block = block.exact()
+            return Dense(one_batch(block.X, block.y, shared[0], weight=2.0 / block.y.shape[1]))
         return Gradients(leave_one_out, block.X, block.y, shared[0], weight=2.0 / block.y.shape[1])
 
     def by_two_batches(
         self, block: Cohort, shared: NDArrays, told: Announcement, loss: float = 1.0
     ) -> Contributions:
         """Return G_i^T (k, d) by two disjoint batches, of `loss` times the mean squared error."""
-        drawn = draws(told.seed, block.identities, block.y.shape[1], "batches", told.round)
-        batches = split_batches(drawn, self.b_head, self.b)
+        m0, size = block.y.shape[1], self.b_head + self.b
+        if self.fresh:  # one order of a user's examples for all rounds, cut into pieces
+            drawn = draws(told.seed, block.identities, m0, "batches")
+            drawn = np.argsort(np.argsort(drawn, axis=1, kind="stable"), axis=1)
+            drawn = (drawn - size * max(0, told.round - 1)) % m0
+        else:
+            drawn = draws(told.seed, block.identities, m0, "batches", told.round)
+        batches = split_batches(drawn.astype(np.float64), self.b_head, self.b)
         weight = 2.0 * loss / self.b
         return Gradients(two_batches, block.X, block.y, shared[0], weight, batches)
+
+
+def examples_per_round(m0: int, rounds: int | None) -> int:
+    """Return how many examples a user has for one round if no example serves in two rounds.
+
+    Args:
+        m0: number of training examples per user.
+        rounds: number of rounds T; None where it is not given.
+
+    Raises:
+        ConfigError: if T is not given, or fewer than two examples are left for a round.
+    """
+    if rounds is None:
+        allowed = "must be given with algo.batches=fresh, which shares examples among rounds"
+        raise ConfigError.of("rounds", None, allowed)
+    if m0 // rounds < 2:
+        allowed = (
+            f"two batches in each of rounds={rounds} need {2 * rounds} training examples or more, "
+            f"and a user has {m0}"
+        )
+        raise ConfigError.of("algo.batches", FRESH, allowed)
+    return m0 // rounds
 
 
 def batch_sizes(m: int, m0: int, head_batch: int | None, batch: int | None) -> tuple[int, int]:
@@ -104,7 +154,7 @@ def batch_sizes(m: int, m0: int, head_batch: int | None, batch: int | None) -> t
 
     Args:
         m: number of examples per user.
-        m0: number of training examples per user.
+        m0: number of training examples per user and round.
         head_batch: examples for the head; None takes what `batch` leaves, or half of m0.
         batch: examples for the gradient; None takes what `head_batch` leaves, or half of m0.
 
@@ -134,14 +184,16 @@ def batch_sizes(m: int, m0: int, head_batch: int | None, batch: int | None) -> t
 def fedrep_client(
     cohort: Cohort,
     init: Any,
-    estimator: Annotated[str, Choice("leave-one-out", "two-batches", "posterior")],
+    estimator: Annotated[str, Choice("leave-one-out", "two-batches", "one-batch", "posterior")],
     train: str,
     heads: str,
     head_batch: int | None,
     batch: int | None,
+    batches: Annotated[str, Choice(REDRAWN, FRESH)],
+    rounds: int | None,
     noise: Annotated[float, AT_LEAST_ZERO],
 ) -> LinearClient:
     """Return the user side for an estimator; its settings are those of conf/algo/fedrep.yaml."""
     if estimator == "posterior":
         return PosteriorFedRepClient(cohort, init, train, heads, noise)
-    return FedRepClient(cohort, init, estimator, train, heads, head_batch, batch)
+    return FedRepClient(cohort, init, estimator, train, heads, head_batch, batch, batches, rounds)

@@ -119,6 +119,8 @@ DOUBLE = {
     "table/standalone": f"{RATING} algo=table/standalone|standalone",
     "table/standalone, labels": f"{COFFEE} data.target=origin algo=table/standalone|standalone",
     "preset pmpr": f"preset=pmpr {SMALL}",
+    "preset pmpr-altmin": f"preset=pmpr-altmin {SMALL}",
+    "preset pmpr-code": f"preset=pmpr-code {SMALL}",
     "preset pmpr-margin": f"preset=pmpr-margin {SKETCH}",
     "preset centaur-linear": f"preset=centaur-linear {LINEAR}",
     "preset dpmp": f"preset=dpmp {SMALL}",

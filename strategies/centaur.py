@@ -1,4 +1,4 @@
-"""CENTAUR with a linear representation, server side (CENTAUR Algorithm 2, linear form).
+"""CENTAUR with a linear representation, server side (CENTAUR Algorithm 1, section 5).
 
     B    shared representation (d, k), orthonormal columns   zeta   clip norm of a user's gradient
     G    mean of the clipped gradients, released with noise  eta_t  step size of round t

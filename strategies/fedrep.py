@@ -73,7 +73,7 @@ def fedrep(
     step: Annotated[float, POSITIVE],
     decay: Annotated[float, POSITIVE],
     eta: Annotated[float, POSITIVE] | None,
-    estimator: Annotated[str, Choice("leave-one-out", "two-batches", "posterior")],
+    estimator: Annotated[str, Choice("leave-one-out", "two-batches", "one-batch", "posterior")],
     m: Annotated[int, WHOLE],
     noise: Annotated[float, AT_LEAST_ZERO],
     force: Annotated[bool, FLAG],

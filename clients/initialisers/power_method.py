@@ -1,4 +1,4 @@
-"""Private power method, user side (CENTAUR Algorithm 4).
+"""Private power method, user side (CENTAUR Algorithm 5).
 
     X      one of the T_0 copies of the iterate (d, k)
     M_i    = mean_j y_j^2 x_j x_j^T, the user's matrix (d, d), never formed

@@ -1,4 +1,4 @@
-"""Private power method with cross-validation, server side (CENTAUR Algorithms 3-5).
+"""Private power method with cross-validation, server side (CENTAUR Algorithms 3 and 5).
 
     X_c   copy c = 1..T_0 of the iterate (d, k), from a public random start
     M_i   user i's matrix, see the client

@@ -10,8 +10,11 @@ from support import naive
 
 from clients.fedrep import FedRepClient
 from clients.initialisers.spectral import SpectralTask as Spectral
+from privfed.algorithm.announcement import Announcement
 from privfed.data.cohort import Cohort, draw_orders
+from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import retraction, unsvec
+from privfed.kernels.gradients import FITS, JUDGES
 from privfed.privacy.clipping import Dense
 
 
@@ -98,6 +101,41 @@ def test_two_batches_are_disjoint_redrawn_and_the_paper_s():
     np.testing.assert_allclose(own.fit([U], announced)[0][0].T, wanted, rtol=1e-5, atol=1e-6)
 
 
+def test_fresh_batches_share_a_user_s_examples_among_all_rounds():
+    """The analysis needs examples that no earlier round has seen."""
+    users, T = cohort(30, 12, 6), 3
+    own = client(users, estimator="two-batches", batches="fresh", rounds=T)
+    assert (own.b_head, own.b) == (2, 2)
+    U, seen = retraction(cohort(1, 6, 2).X[0]), []
+    for t in range(1, T + 1):
+        told = Announcement.from_config(settings_for("gradient", 0.7) | {"round": t})
+        seen.append(own.gradient(users, [U], told).batches)
+        fits, judges = (np.count_nonzero(seen[-1] == mark, axis=1) for mark in (FITS, JUDGES))
+        assert np.all(fits == 2) and np.all(judges == 2)
+    assert np.all(np.count_nonzero(seen, axis=0) == 1), "every example serves in exactly one round"
+    assert len({batches.tobytes() for batches in seen[0]}) > 1, "users draw for themselves"
+
+
+def test_fresh_batches_need_examples_for_every_round():
+    with pytest.raises(ConfigError, match="need 10 training examples or more, and a user has 5"):
+        client(cohort(3, 10, 6), "two-batches", "s0", batches="fresh", rounds=5)
+    with pytest.raises(ConfigError, match="rounds=None: must be given with algo.batches=fresh"):
+        client(cohort(3, 10, 6), "two-batches", batches="fresh")
+
+
+def test_one_batch_fits_and_judges_a_head_on_the_same_examples():
+    users = cohort(40, 8, 6)
+    U = retraction(cohort(1, 6, 2).X[0])
+    own = client(users, estimator="one-batch", train="s0")
+    rows = np.arange(4)
+    wanted = sum(
+        naive.clip(naive.two_batch_gradient(x, y, U, rows, rows), 0.7)
+        for x, y in zip(users.X, users.y, strict=True)
+    )
+    got = own.fit([U], settings_for("gradient", 0.7))[0][0].T
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
 def test_orders_do_not_depend_on_how_users_are_spread():
     whole = draw_orders(3, 2, np.arange(2 * 1024), 6)
     for first, last in ((0, 1), (1024 - 3, 1024 + 5), (5, 2 * 1024)):
@@ -120,7 +158,7 @@ def test_measuring_sends_counts_only():
 def test_a_user_whose_numbers_overflow_contributes_nothing_and_disturbs_nobody(task):
     users = cohort(20, 6, 5)
     U = retraction(cohort(1, 5, 2).X[0])
-    for estimator in ("leave-one-out", "two-batches"):
+    for estimator in ("leave-one-out", "two-batches", "one-batch"):
         users.X[7], users.y[7] = 0.0, 0.0
         without = client(users, estimator).fit([U], settings_for(task, 1.0))[0][0]
         users.X[7], users.y[7] = 1e200, 1e200

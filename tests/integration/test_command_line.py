@@ -92,6 +92,7 @@ def test_without_privacy_the_files_are_valid_json(command, tmp_path):
         (("model.k=51",), ("model.k=51", "50")),
         (("data.m=1",), ("data.m=1", "too few")),
         (("preset=pmpr", "data.m=3"), ("data.m=3", "too few")),
+        (("preset=pmpr", "algo.batches=fresh"), ("algo.batches=fresh", "a user has 5")),
         (("algo.batch=6", "algo.estimator=two-batches"), ("algo.batch=6", "half")),
         (("data.n=0",), ("data.n=0", "at least 1")),
         (("data.n=many",), ("data.n=many", "whole number")),

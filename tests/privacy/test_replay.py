@@ -39,6 +39,7 @@ AUTO = ("privacy.clip=auto", "eps=100")
 """With so little noise the private clip norms are of the data's size, even with few users."""
 VARIANTS = {
     "fedrep, two batches": ("algo.estimator=two-batches", "algo.train=s0", "data.m=8"),
+    "fedrep, fresh batches": ("algo.estimator=two-batches", "algo.batches=fresh", "data.m=8"),
     "fedrep, auto": AUTO,
     "fedrep, auto, zero-out": (*AUTO, "neighbouring=zero-out"),
     "fedrep, nothing clipped": ("algo.clip=100", "init.clip=100"),
@@ -117,6 +118,8 @@ VARIANTS = {
 }
 PRESETS = {
     "pmpr": ("data.n=24", "data.d=5"),
+    "pmpr-altmin": ("data.n=24", "data.d=4", "rounds=2"),
+    "pmpr-code": ("data.n=24", "data.d=5", "rounds=2"),
     "pmpr-margin": ("data.n=24", "data.d=5", "data.m=6", "algo.sketch=4", "algo.candidates=20"),
     "dpmp": ("data.n=24", "data.d=4", "rounds=2"),
     "dpmp-select": ("data.n=24", "data.m=6"),

@@ -75,6 +75,7 @@ class Synthetic(DataSource):
         seed: seed of everything.
         stream: whether to generate users whenever they are needed instead of keeping them in
             memory.
+        unit_heads: whether true heads are scaled to length 1.
 
     Raises:
         ConfigError: if k > d.
@@ -97,6 +98,7 @@ class Synthetic(DataSource):
         condition: Annotated[float, CONDITION],
         seed: int,
         stream: Annotated[bool, FLAG] = False,
+        unit_heads: Annotated[bool, FLAG] = False,
     ) -> None:
         if k > d:
             raise ConfigError.of(
@@ -104,6 +106,7 @@ class Synthetic(DataSource):
             )
         self.n, self.m, self.d, self.k, self.R = n, m, d, k, float(R)
         self.features, self.seed, self.stream = features, seed, stream
+        self.unit_heads = unit_heads
         self.floor = self.R**2
         self.scales = condition ** -np.linspace(0.0, 1.0, k) if k > 1 else np.ones(1)
         self.U_star = retraction(generator(seed, "representation").standard_normal((d, k)))
@@ -134,7 +137,7 @@ class Synthetic(DataSource):
 
     def _users(self, purpose: str, first: int, last: int) -> Cohort:
         n, m, d = last - first, self.m, self.d
-        V = self._normals(purpose, "heads", first, (n, self.k)) * self.scales
+        V = self._heads(purpose, first, n)
         X, y = np.empty((n, m, d), np.float32), np.empty((n, m), np.float32)
         size = users_within(1 << 20, X[:1].nbytes)
         for start in range(0, n, size):  # targets are computed while examples are in the cache
@@ -143,6 +146,11 @@ class Synthetic(DataSource):
             noise = self._normals(purpose, "labels", first + start, y[part].shape)
             y[part] = predictions(X[part], V[part] @ self.U_star.T) + self.R * noise
         return Cohort(np.arange(first, last), X, y, LinearTruth(V, self.U_star))  # type: ignore[arg-type]
+
+    def _heads(self, purpose: str, first: int, n: int) -> Array:
+        """Return the true heads (n, k) of the users first, first + 1, ..."""
+        V = self._normals(purpose, "heads", first, (n, self.k)) * self.scales
+        return V / np.linalg.norm(V, axis=1, keepdims=True) if self.unit_heads else V
 
     def _normals(self, purpose: str, name: str, first: int, shape: tuple[int, ...]) -> Array:
         """Return normal numbers (users, count) of the users first, first + 1, ..."""

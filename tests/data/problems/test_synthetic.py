@@ -54,6 +54,12 @@ def test_features_have_identity_covariance_so_the_closed_form_is_the_population_
     )
 
 
+def test_unit_heads_have_length_1_and_the_directions_of_normal_ones():
+    V = problem().cohort(0, 50).truth.V_star
+    unit = problem(unit_heads=True).cohort(0, 50).truth.V_star
+    np.testing.assert_allclose(unit, V / np.linalg.norm(V, axis=1, keepdims=True))
+
+
 def test_mixed_users_differ_in_kind():
     X = problem(features="mixed").cohort(0, 3).X
     assert set(np.abs(X[1]).ravel()) == {1.0}
