@@ -54,7 +54,12 @@ from privfed.algorithm.phases import (
 from privfed.algorithm.replies import check_shapes, judgements, totals_of
 from privfed.federation.federation import Federation
 from privfed.federation.step_record import StepRecord
-from privfed.foundation.errors import ConfigError, PrivfedError, RefutedError
+from privfed.foundation.errors import (
+    ConfigError,
+    PrivfedError,
+    RefutedError,
+    TooFewAnswersError,
+)
 from privfed.foundation.linalg import Array
 from privfed.privacy.accounting import GaussianRelease, Planned, Release
 from privfed.privacy.adaptive_clipping import AUTO, MEASURES
@@ -273,12 +278,16 @@ class PrivateStrategy(Strategy):
     # Flower's interface.
 
     def initialize_parameters(self, client_manager: ClientManager) -> Parameters:
-        """Wait for the whole registered population, then start from public parameters."""
+        """Wait for the registered population, then start from public parameters.
+
+        After `join_timeout` the run starts if the users of `start_quorum` are there, and a resumed
+        run if those of `quorum` are; each step looks for its own quorum.
+        """
         nodes, timeout = self.federation.nodes, self.federation.join_timeout
         complete = client_manager.wait_for(len(nodes), math.ceil(timeout))
-        # A resumed run may go on without nodes it had lost; each step looks for a quorum itself.
-        enough = self._present(client_manager) >= self.federation.quorum * self.federation.n
-        if not complete and not (self.done and enough):
+        needed = self.federation.quorum if self.done else self.federation.start_quorum
+        present = self._present(client_manager)
+        if not complete and (present < needed * self.federation.n or not present):
             raise PrivfedError(
                 f"only {client_manager.num_available()} of {len(nodes)} nodes joined within "
                 f"{timeout:g} s; {RESUME if self.done else 'nothing was released'}"
@@ -329,10 +338,12 @@ class PrivateStrategy(Strategy):
         totals, answered = totals_of(results, wanted, reach, bounded, self.done + 1)
         present = sum(asked.get(cid, 0) for cid in answered)
         if present < self.federation.quorum * users:
-            raise PrivfedError(
+            raise TooFewAnswersError(
                 f"only {present} of {users} users answered in step {self.done + 1}; it was not "
-                f"released, {RESUME}"
+                f"released, {RESUME}",
+                self.federation.rejoin_timeout,
             )
+        self.federation.before_release(sum(8 * math.prod(shape) for shape, _ in wanted))
         record = StepRecord(self.done + 1, step.task, step.round, users)
         if step.releases:
             made = len(ledger.releases)

@@ -35,8 +35,9 @@ from privfed.privacy.exact_sampling import Whole
 from privfed.privacy.gate import NoiseGate
 from privfed.privacy.ledger import Ledger
 from privfed.privacy.noise import NoiseSource
-from privfed.runtimes.inprocess import LocalProxy, run_server_loop
+from privfed.runtimes.inprocess import LocalProxy
 from privfed.runtimes.runtime import Patience, Runtime
+from privfed.runtimes.server_loop import run_server_loop
 
 
 class WatchedSource:

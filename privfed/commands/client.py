@@ -69,6 +69,13 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     add_participation(parser)
     parser.add_argument(
+        "--keepalive",
+        type=float,
+        default=10.0,
+        metavar="S",
+        help="seconds between pings on a quiet connection (default 10)",
+    )
+    parser.add_argument(
         "--plan",
         action="store_true",
         help="show what the server will ask and what it costs, and leave; nothing is sent",
@@ -100,7 +107,7 @@ def _execute(options: argparse.Namespace) -> None:
     if not 0 <= options.test < 1:
         raise ConfigError.of("--test", options.test, "must be at least 0 and less than 1")
     roots = None if options.insecure else read_pem(options.root_certificates)
-    server = ServerAddress(options.server, roots, options.patience)
+    server = ServerAddress(options.server, roots, options.patience, options.keepalive)
     folders = (CONF,) if options.config_dir is None else (CONF, Path(options.config_dir))
     use_config_dir(options.config_dir)
     rows = None

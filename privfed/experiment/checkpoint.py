@@ -19,10 +19,40 @@ from zipfile import BadZipFile
 import numpy as np
 
 from privfed.federation.step_record import StepRecord
-from privfed.foundation.atomic_files import write_atomically
-from privfed.foundation.errors import BudgetError, ConfigError
+from privfed.foundation.atomic_files import reserve_room, write_into_room
+from privfed.foundation.errors import BudgetError, ConfigError, PrivfedError
 
 FILE = "checkpoint.npz"
+
+
+ROOM = 1 << 16
+"""Bytes that must be free besides the checkpoint, for the lines of ledger and account."""
+
+
+def reserve(folder: Path, strategy: Any, rows: Sequence[str], extra: int) -> None:
+    """Reserve room on the disk for the checkpoint after the next step.
+
+    Called before the step is charged, so that a run on a full disk stops without paying for a step
+    whose result it cannot keep.
+
+    Args:
+        folder: folder of the run.
+        strategy: strategy of the run.
+        rows: record of each step so far, as JSON.
+        extra: bytes of the sums of the step, of which the model may grow.
+
+    Raises:
+        PrivfedError: if there is no room; nothing was charged.
+    """
+    arrays = _arrays(strategy)
+    size = extra + sum(array.nbytes for array in arrays.values()) + sum(map(len, rows))
+    try:
+        reserve_room(folder / FILE, 2 * size + ROOM * (2 + len(arrays) // 64), ROOM)
+    except OSError as error:
+        raise PrivfedError(
+            f"{folder}: no room for the result of step {strategy.done + 1} ({error.strerror}); it "
+            "was not released and nothing was charged, go on with --resume when there is"
+        ) from error
 
 
 def save(folder: Path, strategy: Any, rows: Sequence[str]) -> None:
@@ -33,9 +63,11 @@ def save(folder: Path, strategy: Any, rows: Sequence[str]) -> None:
         strategy: strategy of the run.
         rows: record of each step so far, as JSON, so that no row is encoded twice.
     """
-    arrays = {f"shared_{i}": array for i, array in enumerate(strategy.shared)}
-    arrays |= {f"memory_{name}": array for name, array in strategy.memory().items()}
-    arrays |= {f"init_{name}": array for name, array in strategy.federation.init.memory().items()}
+    write_into_room(folder / FILE, _content(strategy, rows))
+
+
+def _content(strategy: Any, rows: Sequence[str]) -> bytes:
+    """Return the bytes of a checkpoint."""
     facts = {
         "done": strategy.done,
         "started": strategy.started,
@@ -46,8 +78,17 @@ def save(folder: Path, strategy: Any, rows: Sequence[str]) -> None:
     }
     text = f'{json.dumps(facts)[:-1]}, "rows": [{", ".join(rows)}]}}'
     content = io.BytesIO()
+    arrays = _arrays(strategy)
     np.savez(content, facts=np.frombuffer(text.encode(), dtype=np.uint8), **arrays)
-    write_atomically(folder / FILE, content.getvalue())
+    return content.getvalue()
+
+
+def _arrays(strategy: Any) -> dict[str, Any]:
+    """Return the arrays of a checkpoint by name."""
+    arrays = {f"shared_{i}": array for i, array in enumerate(strategy.shared)}
+    arrays |= {f"memory_{name}": array for name, array in strategy.memory().items()}
+    init = strategy.federation.init.memory()
+    return arrays | {f"init_{name}": array for name, array in init.items()}
 
 
 def restore(folder: Path, strategy: Any) -> list[dict[str, Any]]:

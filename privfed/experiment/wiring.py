@@ -199,6 +199,11 @@ class Experiment:
             if self.data.simulated and self.watches:
                 self.federation.validate = evaluation.validator()
             self.federation.on_step = keep
+            if folder is not None:
+                place = folder
+                self.federation.before_release = lambda size: checkpoint.reserve(
+                    place, self.strategy, written, size
+                )
             steps = max(1, len(self.strategy.plan) - self.strategy.done)
             self.runtime.run(self.strategy, self.factory, self.roster, steps)
         finally:

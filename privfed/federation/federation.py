@@ -52,6 +52,8 @@ class Federation:
     on_step: Callable[[StepRecord], None] = field(default=lambda row: None)
     join_timeout: float = 600
     """Seconds to wait for all nodes before the first step."""
+    start_quorum: float = 1.0
+    """Fraction of the users that have to be there after that time; others may join later."""
     rejoin_timeout: float = 0
     """Seconds to wait in later steps until users enough for the quorum are connected."""
     quorum: float = 0.0
@@ -60,6 +62,9 @@ class Federation:
     """Whether a failing node stops the run (in one process it is a bug), or counts as zero."""
     publish: bool = False
     """Whether nodes are sent the published model at the end, to fit the final heads."""
+    before_release: Callable[[int], None] = field(default=lambda size: None)
+    """Called before a step is charged, with the bytes of its sums: makes sure that its result can
+    be kept, and raises otherwise."""
     ready: float = 0.0
     """Time at which every node had joined, by time.perf_counter."""
 

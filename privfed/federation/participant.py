@@ -28,7 +28,7 @@ from omegaconf import OmegaConf
 
 from privfed import __version__
 from privfed.config.option_groups import CONF
-from privfed.data.tables.client_rows import has_users, read_own_rows
+from privfed.data.tables.client_rows import columns_digest, has_users, read_own_rows
 from privfed.federation.client_factory import ClientFactory, ServingClient
 from privfed.federation.client_ledger import ClientLedger
 from privfed.federation.head_store import HeadStore
@@ -149,6 +149,8 @@ class Participant:
         self.guard: StepGuard | None = None
         """Decides which steps are answered, where users are real and train."""
         self._settings, self._error = "", "mse"
+        self._columns: str | None = None
+        """Hash of the names of the features, where the server did not say which to read."""
 
     @property
     def clients(self) -> NodeClients:
@@ -180,7 +182,8 @@ class Participant:
             raise TurnedAwayError(str(question["refused"]), bool(question.get("later")))
         if "welcome" in question:
             self.welcome(str(question["welcome"]))
-            return {"ready": True}
+            told: dict[str, Scalar] = {"ready": True}
+            return told if self._columns is None else told | {"columns": self._columns}
         challenge = question.get("hello")
         if not isinstance(challenge, bytes) or question.get("version") != __version__:
             theirs = str(question.get("version"))[:20]
@@ -292,6 +295,8 @@ class Participant:
         registered = None if welcome.published else users
         count = None if registered is None else len(registered)
         found = own.read(self.identity.name, count, welcome, self.say)
+        if welcome.columns is None and not welcome.published:
+            self._columns = columns_digest(own.path, own.target)
         names = {users.start + i: name for i, name in enumerate(found)}
         rows = {number: found[name] for number, name in names.items()}
         made = clients_for(factory, rows, names, registered, own.test, self.say)

@@ -29,6 +29,48 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
         part.unlink(missing_ok=True)
 
 
+def reserve_room(path: Path, size: int, spare: int = 0) -> None:
+    """Reserve room on the disk, so that `write_into_room` cannot fail for lack of it.
+
+    Args:
+        path: file that will be written.
+        size: bytes that must be free.
+        spare: how many of them are left free, for other files.
+
+    Raises:
+        OSError: if there are not so many; what was reserved is given back.
+    """
+    room = _room(path)
+    try:
+        with os.fdopen(os.open(room, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
+            if os.fstat(file.fileno()).st_blocks * 512 < size:
+                os.posix_fallocate(file.fileno(), 0, size)
+                os.ftruncate(file.fileno(), size - spare)
+    except OSError:
+        room.unlink(missing_ok=True)
+        raise
+
+
+def write_into_room(path: Path, content: bytes) -> None:
+    """Write a whole file or nothing, into the room that was reserved for it, if any.
+
+    Args:
+        path: file to write.
+        content: its content.
+    """
+    room = _room(path)
+    with os.fdopen(os.open(room, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
+        file.write(content)
+        file.truncate()
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(room, path)
+
+
+def _room(path: Path) -> Path:
+    return path.with_name(f".{path.name}.room")
+
+
 def write_output(option: str, path: Path, content: bytes, mode: int = 0o666) -> None:
     """Write a file that was named in an option, with a one-line error if that fails.
 

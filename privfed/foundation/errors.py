@@ -25,6 +25,24 @@ class ConfigError(PrivfedError):
         return cls(f"{key}={given}: {allowed}")
 
 
+class TooFewAnswersError(PrivfedError):
+    """A step has too few answers; it was not released and may be asked again.
+
+    Attributes:
+        patience: seconds for which asking again makes sense.
+    """
+
+    def __init__(self, reason: str, patience: float) -> None:
+        super().__init__(reason)
+        self.patience = patience
+
+
+class StoppedError(PrivfedError):
+    """The run was stopped as asked, between two steps."""
+
+    exit_code = 0
+
+
 class BudgetError(PrivfedError):
     """A release would exceed the privacy budget; it did not happen."""
 

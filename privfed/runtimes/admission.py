@@ -19,6 +19,8 @@ import hmac
 import logging
 import secrets
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable
 from weakref import WeakSet
 
@@ -31,9 +33,16 @@ from privfed import __version__
 from privfed.federation.identity import prove
 from privfed.federation.node_settings import Welcome
 from privfed.federation.roster import Roster, new_token
+from privfed.foundation.errors import PrivfedError
 from privfed.runtimes.flower_internals import GrpcBridgeClosed, GrpcClientProxy
+from privfed.runtimes.grpc_transport import ClientBridge
+from privfed.runtimes.places import Places
 
 log = logging.getLogger("privfed.admission")
+REMINDERS = (3.0, 10.0, 30.0, 60.0)
+"""Seconds between lines that say who is waited for; the last one repeats."""
+NAMED = 20
+"""Most nodes that one line of the log names."""
 
 
 class RefusedError(Exception):
@@ -41,11 +50,12 @@ class RefusedError(Exception):
 
     Attributes:
         later: whether trying again may help.
+        kind: the reason in two words, under which refusals are counted.
     """
 
-    def __init__(self, reason: str, later: bool = False) -> None:
+    def __init__(self, reason: str, later: bool = False, kind: str = "protocol") -> None:
         super().__init__(reason)
-        self.later = later
+        self.later, self.kind = later, kind
 
 
 class AdmissionControl(ClientManager):
@@ -66,12 +76,19 @@ class AdmissionControl(ClientManager):
         self,
         roster: Roster,
         welcome: Callable[[str], Welcome] | None = None,
-        hello_timeout: float = 30.0,
+        hello_timeout: float = 10.0,
         ready_timeout: float = 600.0,
         trusting: bool = False,
     ) -> None:
         self.roster, self.welcome, self.trusting = roster, welcome, trusting
         self.hello_timeout, self.ready_timeout = hello_timeout, ready_timeout
+        self.places = Places(roster)
+        """Who may hold a connection."""
+        self.refusals: Counter[str] = Counter()
+        """Number of refused connections by reason."""
+        self.places.on_refused = self._count_refusal
+        self._columns: tuple[str, str] | None = None
+        """Hash of the names of features, where the server prescribes none, and who came first."""
         self.published: Parameters | None = None
         """The model that every client is sent, once training is over."""
         self.failure: Exception | None = None
@@ -116,11 +133,34 @@ class AdmissionControl(ClientManager):
 
     def wait_for(self, num_clients: int, timeout: int = 86400) -> bool:
         """Wait up to `timeout` seconds for `num_clients` nodes; return whether they connected."""
-        with self._changed:
-            self._changed.wait_for(
-                lambda: len(self._nodes) >= num_clients or self.failure is not None, timeout=timeout
-            )
+        deadline, reminders = time.monotonic() + timeout, list(REMINDERS)
+        while True:
+            left = deadline - time.monotonic()
+            with self._changed:
+                complete = self._changed.wait_for(
+                    lambda: len(self._nodes) >= num_clients or self.failure is not None,
+                    timeout=max(0.0, min(left, reminders[0])),
+                )
+            if complete or left <= reminders[0]:
+                break
+            self.log_missing()
+            reminders = reminders[1:] or reminders
+        if not complete:
+            self.log_missing()
         return self.num_available() >= num_clients
+
+    def missing(self) -> list[str]:
+        """Return the registered nodes that are not connected, for the operator alone."""
+        with self._changed:
+            return [name for name in self.roster.nodes if name not in self._nodes]
+
+    def log_missing(self) -> None:
+        """Name the nodes that are not connected, on the screen of the operator."""
+        away = self.missing()
+        if away:
+            more = f" and {len(away) - NAMED} more" if len(away) > NAMED else ""
+            names = ", ".join(away[:NAMED])
+            log.info("%d of %d nodes missing: %s%s", len(away), len(self.roster), names, more)
 
     def sample(
         self,
@@ -172,14 +212,17 @@ class AdmissionControl(ClientManager):
                 self.admit(proxy)
         except RefusedError as refusal:
             log.warning("turned away: %s", refusal)
+            self._count_refusal(refusal.kind)
             goodbye: dict[str, Scalar] = {"refused": str(refusal), "later": refusal.later}
             _attempt(_ask, proxy, goodbye, 5.0)
             _hang_up(proxy)
         except GrpcBridgeClosed:
             log.warning("%r left before it was let in", proxy.cid)
+            self._count_refusal("left early")
             _hang_up(proxy)
         except Exception as error:
             log.warning("%r did not keep to the protocol (%s)", proxy.cid, type(error).__name__)
+            self._count_refusal("protocol")
             _hang_up(proxy)
         finally:
             self._asking.discard(proxy)
@@ -191,14 +234,20 @@ class AdmissionControl(ClientManager):
             RefusedError: if it is not registered, cannot prove it, or is connected already.
         """
         node = self._identify(proxy)
+        if isinstance(proxy, GrpcClientProxy) and isinstance(proxy.bridge, ClientBridge):
+            proxy.bridge.proven(node)
         with self._changed:
             if node in self._nodes or node in self._entering:
-                raise RefusedError(f"{node} is connected already", later=True)
+                raise RefusedError(
+                    f"{node} is connected already", later=True, kind="connected already"
+                )
             self._entering[node] = proxy
             proxy.cid = node
         try:
             if self.welcome is not None:
-                _ask(proxy, {"welcome": self.welcome(node).to_json()}, self.ready_timeout)
+                settings = self._settings(node)
+                told = _ask(proxy, {"welcome": settings}, self.ready_timeout)
+                self._check_columns(node, told.get("columns"))
         except Exception:
             with self._changed:
                 self._leave(proxy)
@@ -210,6 +259,48 @@ class AdmissionControl(ClientManager):
             self._nodes[node] = proxy
             self._changed.notify_all()
         log.info("%s has joined (%d of %d)", node, len(self._nodes), len(self.roster))
+
+    def _settings(self, node: str) -> str:
+        """Return the text of a node's welcome.
+
+        Raises:
+            RefusedError: if it cannot be made, which is no fault of the node.
+        """
+        assert self.welcome is not None
+        try:
+            return self.welcome(node).to_json()
+        except Exception as error:
+            log.exception("the settings for nodes cannot be made; nobody can join")
+            self.fail(PrivfedError(f"the settings for nodes cannot be made ({error})"))
+            raise RefusedError("the server cannot make its settings", kind="server") from error
+
+    def _check_columns(self, node: str, columns: Scalar | None) -> None:
+        """Refuse a node whose features have other names than those of the node that came first.
+
+        Args:
+            node: name of the node.
+            columns: hash of the names, from nodes that were not told which columns to read.
+        """
+        if not isinstance(columns, str):
+            return
+        with self._changed:
+            known, first = self._columns = self._columns or (columns, node)
+        if columns != known:
+            log.warning(
+                "%s has other columns than %s, who came first; say with data.columns=[...] "
+                "which ones are meant",
+                node,
+                first,
+            )
+            raise RefusedError(
+                "your file has other columns than that of the node which came first; the server's "
+                "operator can name the columns (data.columns)",
+                kind="other columns",
+            )
+
+    def _count_refusal(self, kind: str) -> None:
+        with self._changed:
+            self.refusals[kind] += 1
 
     def _leave(self, proxy: ClientProxy) -> bool:
         """Free the place of this connection only: another one may have its name by now."""
@@ -229,7 +320,8 @@ class AdmissionControl(ClientManager):
         if version != __version__:
             raise RefusedError(
                 f"{called} runs privfed {str(version)[:20]}, the server {__version__}; "
-                "install the same version"
+                "install the same version",
+                kind="version",
             )
         member = self.roster.members.get(node)
         # An unknown name takes as long as a wrong token and gets the same answer, so that strangers
@@ -237,7 +329,9 @@ class AdmissionControl(ClientManager):
         expected = prove(member.token if member else self._nobody, node, challenge)
         proven = hmac.compare_digest(expected, proof)
         if member is None or not (proven or self.trusting):
-            raise RefusedError(f"{called} is not registered, or its token is wrong")
+            raise RefusedError(
+                f"{called} is not registered, or its token is wrong", kind="not registered"
+            )
         return node
 
     def _send_published(self, proxy: ClientProxy, published: Parameters) -> None:

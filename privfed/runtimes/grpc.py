@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,14 +30,17 @@ from privfed.foundation.errors import ConfigError, PrivfedError
 from privfed.privacy.adaptive_clipping import MEASURES
 from privfed.runtimes.admission import AdmissionControl
 from privfed.runtimes.certificates import make_certificates
-from privfed.runtimes.grpc_transport import Certificates, listening
-from privfed.runtimes.inprocess import run_server_loop
-from privfed.runtimes.interruption import interruptible
+from privfed.runtimes.grpc_transport import KEEPALIVE, Certificates, listening
+from privfed.runtimes.interruption import answering, interruptible
+from privfed.runtimes.places import Places
 from privfed.runtimes.runtime import Nodes, Patience, Quorum, Runtime, Seconds, checked_nodes
+from privfed.runtimes.server_loop import Drain, run_server_loop
 
 LOOPBACK = "127.0.0.1"
-SPARE = 64
-"""Connections beyond the registered nodes: those that are refused, and those that come back."""
+NEWCOMERS, NEWCOMERS_PER_ADDRESS = 64, 16
+"""Connections at a time of clients that take a published model: in all, and from one address."""
+NEWCOMER_TIMEOUT = 60.0
+"""Seconds that such a client has for each of its answers."""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -67,6 +70,9 @@ class Grpc(Runtime):
         join_timeout: see :class:`Patience`.
         rejoin_timeout: see :class:`Patience`.
         quorum: see :class:`Patience`.
+        start_quorum: see :class:`Patience`.
+        keepalive: seconds between pings on a quiet connection.
+        drain_timeout: seconds that a step in progress has to end after SIGTERM.
     """
 
     def __init__(
@@ -77,9 +83,15 @@ class Grpc(Runtime):
         join_timeout: Seconds,
         rejoin_timeout: Seconds,
         quorum: Quorum,
+        start_quorum: Quorum = 0.5,
+        keepalive: Seconds = KEEPALIVE,
+        drain_timeout: Seconds = 25.0,
     ) -> None:
         self.name, self.nodes, self.round_timeout = name, nodes, float(round_timeout)
-        self.patience = Patience(join_timeout, rejoin_timeout, quorum, strict=False)
+        self.patience = Patience(
+            join_timeout, rejoin_timeout, quorum, strict=False, start_quorum=start_quorum
+        )
+        self.keepalive, self.drain_timeout = float(keepalive), float(drain_timeout)
         self.spawn = True
         """Whether the nodes of simulated users are started on this machine."""
         self.outside: Endpoint | None = None
@@ -98,15 +110,19 @@ class Grpc(Runtime):
         def welcome(node: str) -> Welcome:
             return self.welcome(factory, roster, node)
 
+        # Settings that cannot be sent are an error before anybody joins.
+        welcome(next(iter(roster.nodes))).to_json()
         admission = AdmissionControl(roster, welcome)
+        drain = Drain(admission.close, self.drain_timeout)
         with ExitStack() as stack:
             stack.enter_context(threadpool_limits(1))
-            stack.enter_context(interruptible(STOP_SIGNALS, admission.close))
-            largest, most = largest_answer(strategy), len(roster) + SPARE
+            stack.enter_context(interruptible((signal.SIGINT,), admission.close))
+            stack.enter_context(answering(signal.SIGTERM, drain.request))
+            largest = largest_answer(strategy)
             if self.outside is not None:
                 place = self.outside
                 port = stack.enter_context(
-                    listening(admission, place.address, place.certificates, largest, most)
+                    self.listening(admission, place.address, place.certificates, largest)
                 )
                 self.on_listening(port)
             if self.spawn:
@@ -114,12 +130,12 @@ class Grpc(Runtime):
                 make_certificates(secrets, [LOOPBACK])
                 certificates = Certificates.read(secrets)
                 port = stack.enter_context(
-                    listening(admission, f"{LOOPBACK}:0", certificates, largest, most)
+                    self.listening(admission, f"{LOOPBACK}:0", certificates, largest)
                 )
                 mine = [member for member in roster if member.simulated]
                 stack.enter_context(client_processes(mine, port, secrets, admission))
             timeout = self.round_timeout
-            run_server_loop(strategy, admission, rounds, workers=len(roster), timeout=timeout)
+            run_server_loop(strategy, admission, rounds, len(roster), timeout, drain)
             admission.dismiss(min(5.0, timeout))
 
     def publish(
@@ -140,15 +156,29 @@ class Grpc(Runtime):
             model = [file[name] for name in names]
         admission = AdmissionControl(roster, lambda node: self.welcome(factory, roster, ""))
         admission.published = ndarrays_to_parameters(model)
+        admission.places = Places(roster, NEWCOMERS, NEWCOMERS_PER_ADDRESS)
+        admission.ready_timeout = NEWCOMER_TIMEOUT
         address, certificates = self.outside.address, self.outside.certificates
         with (
             interruptible(STOP_SIGNALS, admission.close),
-            listening(admission, address, certificates, 1 << 20, SPARE) as port,
+            self.listening(admission, address, certificates, 1 << 20) as port,
         ):
             where = f"{address.rpartition(':')[0]}:{port}"
             words = f"giving the model in {folder} to whoever comes to {where}, until Ctrl-C"
             print(words, flush=True)
             threading.Event().wait()
+
+    def listening(
+        self,
+        admission: AdmissionControl,
+        address: str,
+        certificates: Certificates | None,
+        largest: int,
+    ) -> AbstractContextManager[int]:
+        """Start a server; see :func:`privfed.runtimes.grpc_transport.listening`."""
+        return listening(
+            admission, address, certificates, largest, admission.places, self.keepalive
+        )
 
     def welcome(self, factory: ClientFactory, roster: Roster, node: str) -> Welcome:
         """Return the settings that a node is sent.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import random
+import signal
 import time
 from dataclasses import dataclass
 
@@ -22,11 +24,19 @@ from privfed.runtimes.flower_internals import (
     get_properties_ins_from_proto,
     get_properties_res_to_proto,
 )
-from privfed.runtimes.grpc_transport import check_reachable, converse
+from privfed.runtimes.grpc_transport import KEEPALIVE, converse
+from privfed.runtimes.interruption import answering
+from privfed.runtimes.reachability import check_reachable
 
 OK = Status(Code.OK, "")
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
-"""Seconds between attempts to connect."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.25, 5.0
+"""Seconds between attempts to connect; each pause is drawn below that, so that clients spread."""
+LASTING = 10.0
+"""Seconds after which a conversation counts as one, even if nothing new was asked."""
+
+
+class LeaveError(Exception):
+    """The operator of this machine asked the client to leave."""
 
 
 class GrpcClient:
@@ -40,8 +50,26 @@ class GrpcClient:
         self.participant = participant
         self.finished = False
         """Whether the server has said that the run is over."""
-        self.questions = 0
-        """Number of messages received."""
+        self.progress = 0
+        """Number of steps and models that were answered for the first time."""
+        self.leaving = False
+        """Whether the operator has asked this client to leave."""
+        self._busy, self._last = False, -1
+
+    @property
+    def over(self) -> bool:
+        """Whether the conversation ends after the answer that was given last."""
+        return self.finished or self.leaving
+
+    def leave(self) -> None:
+        """Leave after the answer that is being computed, or at once.
+
+        Raises:
+            LeaveError: if nothing is being computed.
+        """
+        self.leaving = True
+        if not self._busy:
+            raise LeaveError
 
     def answer(self, message: ServerMessage) -> ClientMessage:
         """Return the reply to one message of the server.
@@ -49,17 +77,28 @@ class GrpcClient:
         Raises:
             PrivfedError: if the message is not part of the protocol, or the participant refuses.
         """
-        self.questions += 1
+        self._busy = True
+        try:
+            return self._reply(message)
+        finally:
+            self._busy = False
+
+    def _reply(self, message: ServerMessage) -> ClientMessage:
         kind = message.WhichOneof("msg")
         if kind == "get_properties_ins":
             question = get_properties_ins_from_proto(message.get_properties_ins).config
             told = GetPropertiesRes(OK, self.participant.properties(question))
             return ClientMessage(get_properties_res=get_properties_res_to_proto(told))
         if kind == "fit_ins" and self.participant.made is not None:
-            fitted = self.participant.fit(fit_ins_from_proto(message.fit_ins))
+            ins = fit_ins_from_proto(message.fit_ins)
+            fitted = self.participant.fit(ins)
+            step = ins.config.get("step")
+            if isinstance(step, int) and step > self._last:
+                self._last, self.progress = step, self.progress + 1
             return ClientMessage(fit_res=fit_res_to_proto(fitted))
         if kind == "evaluate_ins" and self.participant.made is not None:
             judged = self.participant.evaluate(evaluate_ins_from_proto(message.evaluate_ins))
+            self.progress += 1
             return ClientMessage(evaluate_res=evaluate_res_to_proto(judged))
         if kind == "reconnect_ins":
             self.finished = True
@@ -74,20 +113,24 @@ class ServerAddress:
     Attributes:
         address: HOST:PORT.
         roots: PEM content of the authority's certificate; None for plain text.
-        patience: seconds to keep trying after the last conversation.
+        patience: seconds to keep trying after the last conversation that got anywhere.
+        keepalive: seconds between pings on a quiet connection.
 
     Raises:
-        ConfigError: if `patience` is no number of seconds.
+        ConfigError: if `patience` or `keepalive` is no number of seconds.
     """
 
     address: str
     roots: bytes | None
     patience: float
+    keepalive: float = KEEPALIVE
 
     def __post_init__(self) -> None:
         if not 0 <= self.patience < math.inf:
             allowed = "must be a number of seconds, at least 0"
             raise ConfigError.of("--patience", self.patience, allowed)
+        if not 1 <= self.keepalive <= 3600:
+            raise ConfigError.of("--keepalive", self.keepalive, "must lie between 1 and 3600")
 
     @property
     def connect_timeout(self) -> float:
@@ -96,7 +139,9 @@ class ServerAddress:
 
 
 def take_part(participant: Participant, server: ServerAddress) -> None:
-    """Answer the server until it says that the run is over.
+    """Answer the server until it says that the run is over, or SIGTERM asks this client to leave.
+
+    A conversation that got nowhere does not extend the patience, and pauses grow.
 
     Args:
         participant: answers for the users of this node.
@@ -106,18 +151,41 @@ def take_part(participant: Participant, server: ServerAddress) -> None:
         TurnedAwayError: if the server refuses this client for good.
         ConfigError: if the server cannot be reached in time or is not trusted.
     """
-    client = GrpcClient(participant)
+    client, name = GrpcClient(participant), participant.identity.name
+    try:
+        with answering(signal.SIGTERM, client.leave):
+            _keep_answering(client, server)
+    except LeaveError:
+        pass
+    if client.leaving:
+        participant.say(f"{name}: left; the server goes on without this client")
+
+
+def _keep_answering(client: GrpcClient, server: ServerAddress) -> None:
+    participant = client.participant
+    ticket, name = participant.identity.ticket, participant.identity.name
     deadline, pause = time.monotonic() + server.patience, FIRST_PAUSE
     while True:
-        asked = client.questions
+        before, lasting = client.progress, False
         try:
             check_reachable(server.address, server.roots, server.connect_timeout)
-            converse(server.address, server.roots, client.answer, lambda: client.finished)
+            began = time.monotonic()
+            try:
+                converse(
+                    server.address,
+                    server.roots,
+                    client.answer,
+                    lambda: client.over,
+                    ticket,
+                    server.keepalive,
+                )
+            finally:
+                lasting = participant.made is not None and time.monotonic() - began > LASTING
             reason = f"{server.address}: ended the conversation"
         except TurnedAwayError as error:
             if not error.later:
                 raise
-            reason, asked = str(error), client.questions
+            reason, lasting = str(error), False
         except ConnectionError as error:
             reason = str(error)
         except grpc.RpcError as error:
@@ -126,15 +194,15 @@ def take_part(participant: Participant, server: ServerAddress) -> None:
             reason = f"{server.address}: {words} ({error.details()})"
             if server.roots is None and code == grpc.StatusCode.UNAVAILABLE:
                 reason += "; a server that speaks TLS needs --root-certificates"
-        if client.finished:
+        if client.over:
             return
-        if client.questions > asked:  # the server had accepted the connection
+        if client.progress > before or lasting:
             deadline, pause = time.monotonic() + server.patience, FIRST_PAUSE
-            name = participant.identity.name
             participant.say(f"{name}: connection lost, trying again for {server.patience:g} s")
-        if time.monotonic() + pause > deadline:
+        wait = pause * random.uniform(0.5, 1.0)
+        if time.monotonic() + wait > deadline:
             raise ConfigError(f"{reason}; gave up after {server.patience:g} s")
-        time.sleep(pause)
+        time.sleep(wait)
         pause = min(2 * pause, LONGEST_PAUSE)
 
 

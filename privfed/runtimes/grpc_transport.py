@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import queue
-import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +15,7 @@ import grpc
 from flwr.server.client_manager import ClientManager
 
 from privfed.foundation.errors import ConfigError
+from privfed.runtimes.file_limit import make_room
 from privfed.runtimes.flower_internals import (
     ClientMessage,
     FlowerServiceServicer,
@@ -29,16 +28,16 @@ from privfed.runtimes.flower_internals import (
     ServicerInterface,
     add_FlowerServiceServicer_to_server,
 )
+from privfed.runtimes.places import PER_NODE, NoPlaceError, Places
 from privfed.runtimes.ports import in_use
+from privfed.runtimes.reachability import split_address
 
-KEEPALIVE = [
-    # A connection that is lost without a message is noticed within twenty seconds.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
-]
+KEEPALIVE = 10.0
+"""Seconds between pings on a quiet connection, and seconds to wait for the answer to one."""
+TOLERATED = 0.5
+"""Seconds between pings that a server accepts; it ends connections that ping more often."""
+TICKET = "privfed-ticket-bin"
+"""Key of a node's ticket in the metadata of its call; see :mod:`privfed.runtimes.places`."""
 SENDING = 1.0
 """Seconds that sending a question may take, beyond the time for its answer."""
 
@@ -76,18 +75,6 @@ def read_pem(path: Path) -> bytes:
     return content
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """Split HOST:PORT.
-
-    Raises:
-        ConfigError: if it has another form.
-    """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"{address}: must be HOST:PORT, for example 127.0.0.1:8080")
-    return host.strip("[]"), int(port)
-
-
 class ClientBridge(GrpcBridge):
     """Flower's link between a question and its answer, for clients that are not trusted.
 
@@ -97,11 +84,14 @@ class ClientBridge(GrpcBridge):
 
     Args:
         hang_up: ends the connection.
+        proven: called with the name of the node, once it was proven.
     """
 
-    def __init__(self, hang_up: Callable[[], object]) -> None:
+    def __init__(
+        self, hang_up: Callable[[], object], proven: Callable[[str], None] = lambda node: None
+    ) -> None:
         super().__init__()
-        self.hang_up = hang_up
+        self.hang_up, self.proven = hang_up, proven
 
     def request(self, ins_wrapper: InsWrapper) -> ResWrapper:
         """Ask a question and wait for the answer, at most as long as the question allows."""
@@ -121,6 +111,23 @@ class ClientBridge(GrpcBridge):
         self.hang_up()
 
 
+def keepalive_options(seconds: float) -> list[tuple[str, int]]:
+    """Return channel options by which a lost connection is noticed within 2 x `seconds`.
+
+    gRPC ignores unknown names of options without a word. Without the last one a server takes pings
+    of quiet connections for an attack and ends them: a client may be silent for minutes while it
+    computes.
+    """
+    interval = round(1000 * seconds)
+    return [
+        ("grpc.keepalive_time_ms", interval),
+        ("grpc.keepalive_timeout_ms", interval),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_ping_interval_without_data_ms", round(1000 * TOLERATED)),
+    ]
+
+
 class StrictServicer(ServicerInterface):
     """Flower's servicer for clients that are not trusted: one answer per question.
 
@@ -128,13 +135,20 @@ class StrictServicer(ServicerInterface):
     whatever a client sends: an answer could be sent ahead of its round, and memory filled.
     """
 
-    def __init__(self, manager: ClientManager) -> None:
-        self.manager = manager
+    def __init__(self, manager: ClientManager, places: Places) -> None:
+        self.manager, self.places = manager, places
 
     def Join(
         self, request_iterator: Iterator[ClientMessage], context: grpc.ServicerContext
     ) -> Iterator[ServerMessage]:
         """Ask questions and take answers until the connection ends."""
+        try:
+            ticket = dict(context.invocation_metadata()).get(TICKET)
+            address = str(context.peer()).rpartition(":")[0]
+            place = self.places.claim(address, ticket)
+        except NoPlaceError as error:
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        context.add_callback(lambda: self.places.leave(place))
         asked = 0
 
         def answers() -> Iterator[ClientMessage]:
@@ -143,18 +157,28 @@ class StrictServicer(ServicerInterface):
                     return
                 yield message
 
-        servicer = FlowerServiceServicer(self.manager, lambda: ClientBridge(context.cancel))
+        def proven(node: str) -> None:
+            self.places.prove(place, node)
+
+        servicer = FlowerServiceServicer(self.manager, lambda: ClientBridge(context.cancel, proven))
         try:
             for question in servicer.Join(answers(), context):
                 asked += 1
                 yield question
         except GrpcBridgeClosed:
             return
+        finally:
+            self.places.leave(place)
 
 
 @contextmanager
 def listening(
-    manager: ClientManager, address: str, certificates: Certificates | None, largest: int, most: int
+    manager: ClientManager,
+    address: str,
+    certificates: Certificates | None,
+    largest: int,
+    places: Places,
+    keepalive: float = KEEPALIVE,
 ) -> Iterator[int]:
     """Start a server that registers every connection with a client manager.
 
@@ -163,7 +187,8 @@ def listening(
         address: HOST:PORT to listen on; port 0 takes a free one.
         certificates: for TLS; plain text if None.
         largest: most bytes of a message to the server; a longer one ends its connection unread.
-        most: most connections at a time.
+        places: how many may connect.
+        keepalive: seconds between pings on a quiet connection.
 
     Yields:
         The port that the server listens on.
@@ -177,12 +202,14 @@ def listening(
     options = [
         ("grpc.max_receive_message_length", largest),
         ("grpc.max_send_message_length", -1),
-        ("grpc.max_concurrent_streams", most),
+        ("grpc.max_concurrent_streams", PER_NODE),
         ("grpc.so_reuseport", 0),
-        *KEEPALIVE,
+        *keepalive_options(keepalive),
     ]
-    server = grpc.server(ThreadPoolExecutor(most), maximum_concurrent_rpcs=most, options=options)
-    add_FlowerServiceServicer_to_server(StrictServicer(manager), server)
+    make_room(places.most)
+    pool = ThreadPoolExecutor(places.most)
+    server = grpc.server(pool, maximum_concurrent_rpcs=places.most, options=options)
+    add_FlowerServiceServicer_to_server(StrictServicer(manager, places), server)
     try:
         if certificates is None:
             bound = server.add_insecure_port(address)
@@ -202,45 +229,13 @@ def listening(
         server.stop(grace=1.0).wait(5.0)
 
 
-def check_reachable(address: str, roots: bytes | None, timeout: float) -> None:
-    """Check that a trusted server listens.
-
-    Args:
-        address: HOST:PORT.
-        roots: PEM content of the authority's certificate; None for plain text.
-        timeout: seconds to wait.
-
-    Raises:
-        ConnectionError: if nobody listens; waiting may help.
-        ConfigError: if the server is not trusted.
-    """
-    host, port = split_address(address)
-    try:
-        with socket.create_connection((host, port), timeout=timeout) as plain:
-            if roots is not None:
-                context = ssl.create_default_context(cadata=roots.decode("ascii"))
-                context.wrap_socket(plain, server_hostname=host).close()
-    except ssl.SSLCertVerificationError as error:
-        raise ConfigError(
-            f"{address}: the server's certificate is not trusted ({error.verify_message})"
-        ) from error
-    except ssl.SSLError as error:
-        raise ConfigError(
-            f"{address}: does not speak TLS, or not with us ({error.reason})"
-        ) from error
-    except UnicodeError as error:
-        raise ConfigError(f"{address}: the root certificates are not a PEM file") from error
-    except OSError as error:
-        raise ConnectionError(
-            f"{address}: cannot be reached ({error.strerror or error})"
-        ) from error
-
-
 def converse(
     address: str,
     roots: bytes | None,
     answer: Callable[[ServerMessage], ClientMessage],
     over: Callable[[], bool],
+    ticket: bytes | None = None,
+    keepalive: float = KEEPALIVE,
 ) -> None:
     """Answer the server's messages one by one.
 
@@ -248,7 +243,9 @@ def converse(
         address: HOST:PORT of the server.
         roots: PEM content of the authority's certificate; None for plain text.
         answer: returns the answer to a message.
-        over: returns whether the last message was the last one of the run.
+        over: returns whether the last message was the last one of the conversation.
+        ticket: what the node shows to get one of its own places; None: it is a stranger.
+        keepalive: seconds between pings on a quiet connection.
 
     Raises:
         grpc.RpcError: if the connection breaks.
@@ -256,7 +253,7 @@ def converse(
     options = [
         ("grpc.max_receive_message_length", -1),
         ("grpc.max_send_message_length", -1),
-        *KEEPALIVE,
+        *keepalive_options(keepalive),
     ]
     if roots is None:
         channel = grpc.insecure_channel(address, options=options)
@@ -264,7 +261,8 @@ def converse(
         channel = grpc.secure_channel(address, grpc.ssl_channel_credentials(roots), options=options)
     answers: queue.SimpleQueue[ClientMessage | None] = queue.SimpleQueue()
     with channel:
-        stream = FlowerServiceStub(channel).Join(iter(answers.get, None))
+        shown = None if ticket is None else [(TICKET, ticket)]
+        stream = FlowerServiceStub(channel).Join(iter(answers.get, None), metadata=shown)
         for message in stream:
             answers.put(answer(message))
             if over():

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
 
 from flwr.client import Client
-from flwr.server import Server
-from flwr.server.client_manager import ClientManager, SimpleClientManager
+from flwr.server.client_manager import SimpleClientManager
 from flwr.server.strategy import Strategy
 from threadpoolctl import threadpool_limits
 
@@ -18,6 +16,7 @@ from privfed.federation.roster import Roster
 from privfed.foundation.constraints import WHOLE
 from privfed.runtimes.node_proxy import NodeProxy
 from privfed.runtimes.runtime import Nodes, Patience, Runtime, checked_nodes
+from privfed.runtimes.server_loop import run_server_loop
 
 
 class LocalProxy(NodeProxy):
@@ -59,25 +58,3 @@ class InProcess(Runtime):
             for cid, client in zip(roster.nodes, clients, strict=True):
                 manager.register(LocalProxy(cid, client.to_client()))
             run_server_loop(strategy, manager, rounds, workers=self.threads)
-
-
-def run_server_loop(
-    strategy: Strategy,
-    manager: ClientManager,
-    rounds: int,
-    workers: int,
-    timeout: float | None = None,
-) -> None:
-    """Run Flower's server loop over the nodes of a client manager.
-
-    Args:
-        strategy: server side of the algorithm.
-        manager: knows the connected nodes.
-        rounds: number of rounds.
-        workers: number of nodes asked at the same time.
-        timeout: seconds that each node has per round; any time unless given.
-    """
-    logging.getLogger("flwr").setLevel(logging.WARNING)
-    server = Server(client_manager=manager, strategy=strategy)
-    server.set_max_workers(workers)
-    server.fit(num_rounds=rounds, timeout=timeout)

@@ -36,3 +36,23 @@ def interruptible(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def answering(number: signal.Signals, answer: Callable[[], object]) -> Iterator[None]:
+    """Call a function when a signal comes; what it raises interrupts the main thread.
+
+    Only the main thread can be interrupted: in any other this does nothing.
+
+    Args:
+        number: the signal.
+        answer: called in the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(number, lambda number, frame: answer())
+    try:
+        yield
+    finally:
+        signal.signal(number, before)

@@ -27,10 +27,10 @@ from privfed.federation.roster import Roster
 from privfed.foundation.constraints import AT_LEAST_ZERO, FLAG, POSITIVE
 from privfed.foundation.errors import ConfigError, PrivfedError
 from privfed.runtimes import ray_cluster
-from privfed.runtimes.inprocess import run_server_loop
 from privfed.runtimes.interruption import interruptible
 from privfed.runtimes.node_proxy import NodeProxy
 from privfed.runtimes.runtime import Nodes, Patience, Quorum, Runtime, Seconds, checked_nodes
+from privfed.runtimes.server_loop import run_server_loop
 
 INLINE_BYTES = 100_000
 """Smaller messages travel inside the call, which is three times as fast."""

@@ -28,6 +28,8 @@ class Patience:
 
     Attributes:
         join_timeout: seconds to wait for all nodes before the first step.
+        start_quorum: fraction of the users that have to be connected after that time; others may
+            join later.
         rejoin_timeout: seconds to wait in later steps for the quorum.
         quorum: fraction of the users that a step needs; with fewer, the run stops.
         strict: whether a failing node stops the run; otherwise its users count as zero.
@@ -37,6 +39,7 @@ class Patience:
     rejoin_timeout: float = 0.0
     quorum: float = 0.0
     strict: bool = True
+    start_quorum: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ class SuperLink(Runtime):
         join_timeout: see :class:`Patience`.
         rejoin_timeout: see :class:`Patience`.
         quorum: see :class:`Patience`.
+        start_quorum: see :class:`Patience`.
     """
 
     launches = True
@@ -68,10 +69,13 @@ class SuperLink(Runtime):
         join_timeout: Seconds,
         rejoin_timeout: Seconds,
         quorum: Quorum,
+        start_quorum: Quorum = 0.5,
     ) -> None:
         self.name, self.nodes, self.port = name, nodes, port
         self.round_timeout = float(round_timeout)
-        self.patience = Patience(join_timeout, rejoin_timeout, quorum, strict=False)
+        self.patience = Patience(
+            join_timeout, rejoin_timeout, quorum, strict=False, start_quorum=start_quorum
+        )
         self.grid: Grid | None = None
         """Flower's grid of nodes, inside a ServerApp."""
         self.trusting = False

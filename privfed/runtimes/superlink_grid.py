@@ -31,7 +31,7 @@ from privfed.federation.roster import Roster
 from privfed.foundation.errors import PrivfedError
 from privfed.runtimes.admission import AdmissionControl
 from privfed.runtimes.flower_internals import GridClientProxy
-from privfed.runtimes.inprocess import run_server_loop
+from privfed.runtimes.server_loop import run_server_loop
 
 WELCOME = "welcome"
 """Setting of a message that holds a `Welcome`: every message to a SuperNode meets a new process."""

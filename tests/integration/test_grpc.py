@@ -23,7 +23,7 @@ from privfed.federation.roster import Member, Roster, new_token
 from privfed.runtimes.admission import AdmissionControl
 from privfed.runtimes.certificates import make_certificates
 from privfed.runtimes.grpc_client import GrpcClient
-from privfed.runtimes.inprocess import run_server_loop
+from privfed.runtimes.server_loop import run_server_loop
 
 FEATURES, ROWS = 5, 12
 

@@ -95,7 +95,7 @@ def test_killed_hanging_and_returning_clients_count_as_zero_and_nothing_else_cha
     eventually(lambda: server.complaints.count("1 has joined") == 3, "the sleeper's return")
     steps(fleet, len(rows_of(folder)) + 2)
     server.send(signal.SIGTERM)
-    assert "--resume" in server.ends(1)
+    assert "--resume" in server.ends(0)
 
     rows = rows_of(folder)
     missing = [row["missing_users"] for row in rows]

@@ -37,7 +37,7 @@ def hostile(fleet):
     settings = ["data=remote", f"data.d={D}", "data.n=100", "rounds=2", "init=random", "eps=1"]
     run = Experiment(compose(settings), roster)
     admission = AdmissionControl(roster, lambda node: run.factory.welcome(roster.nodes[node]))
-    with listening(admission, "127.0.0.1:0", None, 1 << 20, 8) as port:
+    with listening(admission, "127.0.0.1:0", None, 1 << 20, admission.places) as port:
 
         def join(*more):
             data = ("--data", "alice.csv", "--insecure", "--state", "state")

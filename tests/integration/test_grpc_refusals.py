@@ -36,7 +36,7 @@ def door(certificates=None):
     roster = Roster([Member("alice", 1, new_token())])
     factory = Experiment(compose(["data=remote", "data.d=3", "data.n=1"]), roster).factory
     opened = AdmissionControl(roster, welcome=lambda node: factory.welcome(roster.nodes[node]))
-    with listening(opened, "127.0.0.1:0", certificates, 1 << 20, 8) as port:
+    with listening(opened, "127.0.0.1:0", certificates, 1 << 20, opened.places) as port:
         yield port, roster.members["alice"].token
 
 

@@ -224,7 +224,7 @@ def test_who_reads_nothing_is_given_up_in_time(roster):
     """Its connection is alive, so only the clock tells; the place is free again."""
     admission = AdmissionControl(roster, hello_timeout=30)
     with (
-        listening(admission, "127.0.0.1:0", None, 1 << 20, 8) as port,
+        listening(admission, "127.0.0.1:0", None, 1 << 20, admission.places) as port,
         Puppet(port, "alice", roster.members["alice"].token) as puppet,
     ):
         puppet.introduce()

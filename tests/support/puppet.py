@@ -30,6 +30,7 @@ OPTIONS = [
     ("grpc.http2.lookahead_bytes", 1),
     ("grpc.http2.bdp_probe", 0),
     ("grpc.max_send_message_length", -1),
+    ("grpc.use_local_subchannel_pool", 1),  # every puppet has a connection of its own
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import itertools
 import math
@@ -35,7 +36,8 @@ def read_own_rows(
     Args:
         path: CSV file.
         target: column of the targets.
-        features: columns of the features, in this order; None: all others in the file's order.
+        features: columns of the features, in this order; None: all others by name, so that files
+            with the same columns in another order give the same features.
         user: name of the user; None: all users in the order of their names.
         say: prints a line for the owner of the file.
 
@@ -53,11 +55,7 @@ def read_own_rows(
     places = {name: place for place, name in enumerate(header)}
     if len(places) < len(header):
         raise ConfigError(f"{path}: a column's name appears twice: {', '.join(header)}")
-    wanted = (
-        list(features)
-        if features is not None
-        else [name for name in header if name not in (target, USER)]
-    )
+    wanted = list(features) if features is not None else features_of(header, target)
     for name in (target, *wanted):
         if name not in places:
             raise ConfigError(f"{path}: has no column {name!r}; {nearest(name, header)}")
@@ -114,6 +112,22 @@ def _records(path: Path) -> Iterator[tuple[int, list[str] | None]]:
                     yield number, row
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def features_of(header: Sequence[str], target: str) -> list[str]:
+    """Return the columns that are features, sorted by name, where nobody says which are."""
+    return sorted(name.strip() for name in header if name.strip() not in (target, USER))
+
+
+def columns_digest(path: Path, target: str) -> str:
+    """Return a hash of the names of a file's features, by which nodes with other ones are noticed.
+
+    Raises:
+        ConfigError: if the file cannot be read.
+    """
+    _, first = next(_records(path), (0, None))
+    names = "\0".join(features_of(first or (), target))
+    return hashlib.sha256(b"privfed columns\0" + names.encode()).hexdigest()[:32]
 
 
 def has_users(path: Path) -> bool:

@@ -19,10 +19,10 @@ def read(tmp_path):
     return read
 
 
-def test_features_in_the_files_order_or_as_asked_for(read):
+def test_features_by_name_or_as_asked_for(read):
     text = "b, a ,target\n1,2,3\n\n4,5e-1,-6\n"
     X, y = read(text, user="alice")["alice"]
-    np.testing.assert_array_equal(X, [[1, 2], [4, 0.5]])
+    np.testing.assert_array_equal(X, [[2, 1], [0.5, 4]])
     np.testing.assert_array_equal(y, [3, -6])
     np.testing.assert_array_equal(
         read(text, user="alice", features=["a"])["alice"][0], [[2], [0.5]]
