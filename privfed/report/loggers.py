@@ -69,7 +69,9 @@ class TensorBoard(Logger):
     def start(self, cfg: DictConfig, folder: Path) -> None:
         """Open an event file; a resumed run has several."""
         self.writer = self.module.SummaryWriter(str(folder / "tensorboard"), write_to_disk=True)
-        self.writer.add_text("config", f"```yaml\n{OmegaConf.to_yaml(cfg)}```", walltime=self.now())
+        from privfed.report.run_files import config_text
+
+        self.writer.add_text("config", f"```yaml\n{config_text(cfg)}```", walltime=self.now())
 
     def step(self, row: Row) -> None:
         """Add a point to every curve."""

@@ -91,7 +91,15 @@ def keep_previous(folder: Path) -> None:
 
 def write_config(folder: Path, cfg: DictConfig) -> None:
     """Write config.yaml, before anything is computed."""
-    write_atomically(folder / "config.yaml", OmegaConf.to_yaml(cfg).encode())
+    write_atomically(folder / "config.yaml", config_text(cfg).encode())
+
+
+def config_text(cfg: DictConfig) -> str:
+    """Return the configuration as YAML, with a line on what it does not claim."""
+    return (
+        "# algo.guarantee is what secret noise would give; result.json has what this run gives.\n"
+        + OmegaConf.to_yaml(cfg)
+    )
 
 
 def write_details(folder: Path, outcome: Finished) -> None:
