@@ -20,13 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from privfed.experiment.sweep_settings import Choice, combinations, names_of
 from privfed.experiment.worker_pool import Lost, Pool
 from privfed.foundation.atomic_files import write_atomically
 from privfed.foundation.errors import BudgetError, ConfigError, PrivfedError, check_whole
 from privfed.report.past_runs import SWEEP, Setting, find, read_json, settings_of, shown
+from privfed.report.run_files import OPERATOR, level_times, write_config
 from privfed.report.sweep_console import PatientConsole, SweepProgress, show_sweep
 from privfed.report.wording import error_of
 
@@ -206,8 +207,9 @@ def _prepare(overrides: Sequence[str], choices: Sequence[Choice], texts: Sequenc
     for name, text in zip(runs, texts, strict=True):
         (folder / name).mkdir(exist_ok=True)
         cfg = OmegaConf.create(text)
+        assert isinstance(cfg, DictConfig)
         cfg.out = str(folder / name)
-        write_atomically(folder / name / "config.yaml", OmegaConf.to_yaml(cfg).encode())
+        write_config(folder / name, cfg)
     content = {"overrides": list(overrides), "runs": runs}
     write_atomically(folder / SWEEP, (json.dumps(content, indent=2) + "\n").encode())
     return folder
@@ -267,6 +269,8 @@ def sum_up(folder: Path, quiet: bool) -> None:
     write_atomically(folder / "summary.csv", summary_csv(settings).encode())
     page = comparison_page(runs, folder, folder.name)
     write_atomically(folder / "report.html", page.encode())
+    if any(folder.glob(f"*/{OPERATOR}")):  # real users
+        level_times(folder, (SWEEP, "summary.csv", "report.html"), SWEEP)
     if quiet:
         return
     show_sweep(settings)

@@ -34,6 +34,7 @@ class NoiseGate:
             raise ConfigError.of("delta", delta, allowed)
         self.ledger = ledger
         self.source = source
+        ledger.simulation = source.repeatable
 
     def release(
         self,

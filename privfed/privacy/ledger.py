@@ -28,6 +28,7 @@ from privfed.privacy.accounting import (
 )
 from privfed.privacy.distances import sensitivity_of
 from privfed.privacy.neighbouring import RELATIONS, REPLACE_ONE, ZERO_OUT, canonical
+from privfed.privacy.statement import SIMULATION
 
 EPSILONS = "must be a positive number between 1e-6 and 1e6, or inf for no privacy"
 
@@ -79,6 +80,8 @@ class Ledger:
 
     def __init__(self, budget: Budget, dated: bool = True) -> None:
         self.budget, self.dated = budget, dated
+        self.simulation = False
+        """Whether the noise can be repeated; every line then says that it guarantees nothing."""
         self.releases: list[Release] = []
         self._paid = Counter[Price]()
         self._made: set[tuple[str, int]] = set()
@@ -281,6 +284,8 @@ class Ledger:
                 "delta": self.budget.delta,
                 "neighbouring": self.budget.neighbouring,
             }
+            if self.simulation:
+                line["guarantee"] = SIMULATION
             if self.dated:
                 line["time"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             entry = {key: plain(value) for key, value in line.items()}

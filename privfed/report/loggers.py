@@ -50,6 +50,8 @@ class Logger:
             )
             raise ConfigError.of("logger", name, allowed) from error
         self.now = now
+        self.dated = True
+        """Whether times are told, rather than the day only."""
 
     def start(self, cfg: DictConfig, folder: Path) -> None:
         """Record that a run begins, or continues, in this folder."""
@@ -68,8 +70,11 @@ class TensorBoard(Logger):
 
     def start(self, cfg: DictConfig, folder: Path) -> None:
         """Open an event file; a resumed run has several."""
-        self.writer = self.module.SummaryWriter(str(folder / "tensorboard"), write_to_disk=True)
-        self.writer.add_text("config", f"```yaml\n{OmegaConf.to_yaml(cfg)}```", walltime=self.now())
+        from privfed.report.run_files import config_text
+
+        self.folder = folder / "tensorboard"
+        self.writer = self.module.SummaryWriter(str(self.folder), write_to_disk=True)
+        self.writer.add_text("config", f"```yaml\n{config_text(cfg)}```", walltime=self.now())
 
     def step(self, row: Row) -> None:
         """Add a point to every curve."""
@@ -83,6 +88,9 @@ class TensorBoard(Logger):
         for name, text in label(result).items():
             self.writer.add_text(name, text, walltime=self.now())
         self.writer.close()
+        if not self.dated:  # when the last event was written tells how long the run took
+            for path in (*self.folder.iterdir(), self.folder):
+                os.utime(path, (self.now(), self.now()))
 
 
 class MLflow(Logger):
@@ -173,7 +181,7 @@ class Loggers:
         if not dated:
             day = now() // 86400 * 86400
             for logger in self.loggers:
-                logger.now = lambda: day
+                logger.now, logger.dated = lambda: day, False
         self._each(lambda logger: logger.start(cfg, folder))
 
     def step(self, row: Row) -> None:

@@ -12,6 +12,7 @@ import math
 import os
 import shutil
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -91,7 +92,15 @@ def keep_previous(folder: Path) -> None:
 
 def write_config(folder: Path, cfg: DictConfig) -> None:
     """Write config.yaml, before anything is computed."""
-    write_atomically(folder / "config.yaml", OmegaConf.to_yaml(cfg).encode())
+    write_atomically(folder / "config.yaml", config_text(cfg).encode())
+
+
+def config_text(cfg: DictConfig) -> str:
+    """Return the configuration as YAML, with a line on what it does not claim."""
+    return (
+        "# algo.guarantee is what secret noise would give; result.json has what this run gives.\n"
+        + OmegaConf.to_yaml(cfg)
+    )
 
 
 def write_details(folder: Path, outcome: Finished) -> None:
@@ -158,14 +167,19 @@ def write_run(folder: Path, cfg: DictConfig, outcome: Finished) -> None:
         level_times(folder)
 
 
-def level_times(folder: Path) -> None:
-    """Date all files of a run by the day on which it began.
+def level_times(folder: Path, names: Sequence[str] = FILES, first: str = "config.yaml") -> None:
+    """Date all files of a run, or of a sweep, by the day on which it began.
 
     How long a run took tells how many rows real users have, and files keep their times when they
     are copied or packed.
+
+    Args:
+        folder: folder of the run.
+        names: files to date.
+        first: file that was written when the run began.
     """
-    day = (folder / "config.yaml").stat().st_mtime // DAY * DAY
-    for name in FILES:
+    day = (folder / first).stat().st_mtime // DAY * DAY
+    for name in names:
         if (folder / name).is_file():
             os.utime(folder / name, (day, day))
     os.utime(folder, (day, day))

@@ -260,6 +260,8 @@ def test_a_sweep_is_counted_as_a_whole(line, tmp_path, capfd):
     assert len(rows) == 2 and all(row["error_mean"] == row["error_std"] == "" for row in rows)
     page = (tmp_path / "o/report.html").read_text()
     assert "All 4 together cost epsilon" in page and ">error<" not in page
+    # How long the sweep took would tell how many rows users have.
+    assert {path.stat().st_mtime % 86400 for path in (tmp_path / "o").rglob("*")} == {0}
 
 
 def test_who_has_no_account_says_so(line, tmp_path, monkeypatch, capfd):

@@ -179,3 +179,16 @@ def test_groups_compose_in_parallel_only_if_a_replaced_user_may_change_its_group
         assert len(ledger.releases) == made
     else:
         gate.release("enough", np.zeros(3), bound=Counts(1.0), group=0, **terms)
+
+
+@pytest.mark.parametrize(
+    ("source", "said"), [(SeededNoise(0), "simulation"), (DiscreteNoise(), None)]
+)
+def test_every_line_of_a_simulation_says_that_it_is_one(tmp_path, source, said):
+    ledger = Ledger(Budget(1.0, 1e-6, "replace-one"))
+    ledger.open(tmp_path / "ledger.jsonl")
+    NoiseGate(ledger, source).release("sum", np.zeros(2), bound=NormBound(1.0), mu=0.1, round=1)
+    ledger.close()
+    (line,) = (tmp_path / "ledger.jsonl").read_text().splitlines()
+    assert json.loads(line).get("guarantee") == said
+    assert Ledger(Budget(1.0, 1e-6, "replace-one")).verify(tmp_path / "ledger.jsonl") > 0

@@ -10,6 +10,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+from privfed.commands import ledger, run
 from privfed.foundation.errors import ConfigError
 from privfed.privacy.bounds import NormBound
 from privfed.privacy.gate import NoiseGate
@@ -173,18 +174,12 @@ def test_two_processes_do_not_write_one_ledger(written):
     ledger.close()
 
 
-def test_the_command_verifies_and_tells(command, tmp_path):
-    assert command("data.n=200", "data.d=6", "rounds=3", "out=run", "--quiet").returncode == 0
-
-    def check():
-        return subprocess.run(
-            [sys.executable, "-m", "privfed", "ledger", "run"],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-        )
-
-    good = check()
+def test_the_command_verifies_and_tells(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    assert run.main(["data.n=200", "data.d=6", "rounds=3", "out=run", "--quiet"]) == 0
+    good = subprocess.run(
+        [sys.executable, "-m", "privfed", "ledger", "run"], capture_output=True, text=True
+    )
     assert (
         good.returncode == 0
         and "no line was changed" in good.stdout
@@ -192,29 +187,20 @@ def test_the_command_verifies_and_tells(command, tmp_path):
     )
     result = tmp_path / "run/result.json"
     result.write_text(result.read_text().replace('"epsilon": 0.99', '"epsilon": 0.49', 1))
-    assert check().returncode == 2 and "but the ledger says" in check().stderr
-    ledger = tmp_path / "run/ledger.jsonl"
-    ledger.write_text(ledger.read_text().replace('"round": 2', '"round": 7'))
-    bad = check()
-    assert (
-        bad.returncode == 2 and "line 3 was changed" in bad.stderr and "Traceback" not in bad.stderr
-    )
+    capfd.readouterr()
+    assert ledger.main(["run"]) == 2 and "but the ledger says" in capfd.readouterr().err
+    lines = tmp_path / "run/ledger.jsonl"
+    lines.write_text(lines.read_text().replace('"round": 2', '"round": 7'))
+    assert ledger.main(["run"]) == 2
+    bad = capfd.readouterr().err
+    assert "line 3 was changed" in bad and "Traceback" not in bad
 
 
-def test_the_command_notices_a_cut_even_where_the_total_stays(command, tmp_path):
+def test_the_command_notices_a_cut_even_where_the_total_stays(tmp_path, monkeypatch, capfd):
     """Rounds on disjoint groups of users cost what one of them costs."""
-    assert (
-        command(
-            "algo=altmin", "data.n=200", "data.d=6", "rounds=3", "out=run", "--quiet"
-        ).returncode
-        == 0
-    )
-    ledger = tmp_path / "run/ledger.jsonl"
-    ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:3]))
-    done = subprocess.run(
-        [sys.executable, "-m", "privfed", "ledger", "run"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2 and "it was cut" in done.stderr
+    monkeypatch.chdir(tmp_path)
+    small = ["algo=altmin", "data.n=200", "data.d=6", "rounds=3", "out=run", "--quiet"]
+    assert run.main(small) == 0
+    lines = tmp_path / "run/ledger.jsonl"
+    lines.write_text("".join(lines.read_text().splitlines(keepends=True)[:3]))
+    assert ledger.main(["run"]) == 2 and "it was cut" in capfd.readouterr().err

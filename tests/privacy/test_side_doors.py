@@ -131,6 +131,17 @@ def test_the_logbooks_of_real_users_know_no_time_of_day(real, tmp_path, monkeypa
     assert not any({"seconds", "total_s"} & told for _, told in seen)
 
 
+def test_event_files_of_real_users_know_no_time_of_day(real, tmp_path):
+    pytest.importorskip("tensorboardX")
+    experiment, _ = real("logger=tensorboard")
+    write_config(tmp_path, experiment.cfg)
+    carry_out(experiment, tmp_path, resume=False)
+    events = list((tmp_path / "tensorboard").iterdir())
+    assert events and {path.stat().st_mtime % 86400 for path in (*events, *tmp_path.iterdir())} == {
+        0
+    }
+
+
 def test_a_second_run_on_the_same_users_is_flagged(real, tmp_path, monkeypatch):
     for expected in (0, 1, 2):
         experiment, _ = real("eps=0.5")
