@@ -70,7 +70,7 @@ class Table(DataSource):
         ConfigError: if the settings or the file cannot be used.
     """
 
-    personal, named, real = True, True, True
+    personal, named, real, held_out = True, True, True, True
     schema: Schema
 
     def __init__(
