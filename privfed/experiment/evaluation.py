@@ -19,6 +19,7 @@ from privfed.data.evaluation_metrics import HeldOut
 from privfed.experiment.judgement import Judgement, held_out
 from privfed.experiment.result import Effort, Outcome
 from privfed.experiment.run_account import NONE
+from privfed.experiment.saved_rows import saved_files
 from privfed.foundation.linalg import Array
 
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ class Evaluation:
         return Outcome(
             result=experiment.result(metrics, self.judgement),
             held=self.held,
+            saved=saved_files(experiment, self.held),
             model=experiment.model(),
             rows=experiment.rows,
             histograms=histograms,

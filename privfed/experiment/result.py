@@ -122,6 +122,8 @@ class Outcome:
     """Gains by number of rows (see `privfed.report.gain_chart`), in simulations on tables."""
     held: dict[str, HeldOut] = field(default_factory=dict)
     """Predictions for held-out rows by predictor, '' for the run itself, in simulations."""
+    saved: dict[str, bytes] = field(default_factory=dict)
+    """Files for the owner of a simulation's data alone, by name; not private."""
     schema: Any = None
     """Columns of a table; None without a table."""
     operator: dict[str, Any] | None = None
