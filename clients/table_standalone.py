@@ -7,6 +7,7 @@ from typing import Any
 from flwr.common import NDArrays
 
 from privfed.algorithm.table_client import TableClient
+from privfed.data.evaluation_metrics import HeldOut
 from privfed.foundation.linalg import Array
 
 
@@ -16,6 +17,10 @@ class TableStandaloneClient(TableClient):
     def own_errors(self, block: Any, shared: NDArrays) -> Array:
         """Return the errors (B,) of each user alone; see :meth:`TableClient.alone`."""
         return self.alone(block)
+
+    def judged_predictions(self, block: Any, shared: NDArrays) -> dict[str, HeldOut]:
+        """Return predictions of each user alone."""
+        return {"own": super().judged_predictions(block, shared)["alone"]}
 
     def rival_errors(self, block: Any) -> dict[str, Array]:
         """Return nothing: users alone are what others are compared with."""

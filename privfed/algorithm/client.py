@@ -36,6 +36,7 @@ from flwr.common import (
 from privfed.algorithm.announcement import Announcement
 from privfed.algorithm.tensors import decoded
 from privfed.data.cohort import Ids, coins, groups_of
+from privfed.data.evaluation_metrics import HeldOut
 from privfed.data.evaluation_tally import Tally
 from privfed.federation.head_store import HeadStore
 from privfed.federation.user_state import Memory
@@ -161,6 +162,13 @@ class CohortClient(NumPyClient):
         """Return the errors (B,) of what personal models are compared with."""
         assert block.truth is not None
         return {name: block.truth.errors(W) for name, W in self.rivals(block).items()}
+
+    def judged_predictions(self, block: Any, shared: NDArrays) -> dict[str, HeldOut]:
+        """Return predictions for the held-out rows of a block, `own` and rivals; simulations only.
+
+        Only for data that hold rows out.
+        """
+        raise TypeError(f"{type(self).__name__} holds no rows out")
 
     def rivals(self, block: Any) -> dict[str, Array]:
         """Return predictors (B, d) to compare with: users alone, and the oracle that knows U*."""

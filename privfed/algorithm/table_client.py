@@ -30,9 +30,10 @@ from numpy.typing import NDArray
 from privfed.algorithm.announcement import Announcement
 from privfed.algorithm.client import CohortClient, task
 from privfed.algorithm.table_parts import Outer, Sparse, by_item, gram_square
+from privfed.data.evaluation_metrics import HeldOut
 from privfed.data.tables.ragged_cohort import Block, RaggedCohort
 from privfed.foundation.linalg import Array
-from privfed.models import table_heads
+from privfed.models import logistic_heads, table_heads
 from privfed.models.table_model import ALONE, MIXTURE, NAMES, PARTS, TableModel, unscaled
 from privfed.privacy.adaptive_clipping import Histogram
 from privfed.privacy.bounds import UNCLIPPED
@@ -43,12 +44,6 @@ EASE = 5.0
 """Added to |A_i^T A_i|_F, so that users with very few rows weigh less."""
 MAGNITUDES = Histogram(96, -32)
 """Powers of two that a column's values may have: up to 1e19."""
-
-MOST = 1e80
-"""Largest error of one row.
-
-The square of a target like 1e300 overflows; the cap keeps the errors of all other rows readable.
-"""
 
 
 class TableClient(CohortClient):
@@ -191,16 +186,28 @@ class TableClient(CohortClient):
         """Return the errors (B,) of users who have only their own rows."""
         return self.errors(block, replace(TableModel.before(self.schema), kind=ALONE))
 
-    @np.errstate(over="ignore", invalid="ignore")
-    def errors(self, block: Block, model: TableModel) -> Array:
-        """Return the mean error (B,) on each user's held-out rows with heads of this model.
+    def judged_predictions(self, block: Block, shared: NDArrays) -> dict[str, HeldOut]:
+        """Return predictions for the held-out rows of a block: personal, and of users alone."""
+        alone = replace(TableModel.before(self.schema), kind=ALONE)
+        own = TableModel.of(self.schema, shared, self.kind)
+        return {"own": self.predictions(block, own), "alone": self.predictions(block, alone)}
 
-        Losses are capped at MOST; NaN counts as MOST.
-        """
-        assert block.held is not None and block.whose is not None and block.judging is not None
+    def predictions(self, block: Block, model: TableModel) -> HeldOut:
+        """Return predictions for the held-out rows of a block with heads of this model."""
+        assert block.held is not None and block.whose is not None
         heads = table_heads.fit(model, block.rows)
         scores = table_heads.scores(model, block.held, heads[block.whose])
-        losses = np.fmin(model.losses(scores, block.held.y), MOST)
+        return HeldOut(
+            block.ids[block.whose],
+            block.held.y,
+            model.answers(scores),
+            logistic_heads.probabilities(scores) if self.schema.classes else None,
+        )
+
+    def errors(self, block: Block, model: TableModel) -> Array:
+        """Return the mean error (B,) on each user's held-out rows with heads of this model."""
+        assert block.whose is not None and block.judging is not None
+        losses = self.predictions(block, model).losses()
         total = np.bincount(block.whose, losses, minlength=len(block))
         return np.asarray(total / np.maximum(block.judging, 1))
 

@@ -22,8 +22,8 @@ from privfed.data.tables.encoding import EncodedTable
 from privfed.data.tables.ragged_cohort import TableRows
 from privfed.data.tables.schema import Numeric, Schema, Target, plain_text
 from privfed.data.tables.schema_inference import require
-from privfed.data.tables.table_files import open_table
 from privfed.data.tables.table_loading import read_rows_for
+from privfed.data.tables.table_opening import open_table
 from privfed.foundation.atomic_files import write_output
 from privfed.foundation.errors import ConfigError, nearest
 from privfed.models.head_fitting import Fitted, arrays_of, fit_users, predict
@@ -40,10 +40,10 @@ examples:
       rows of another file are predicted
   privfed personalize --model runs/mine --data all.csv --user ann --head ann.npz
 
-The file of predictions has the number of each row, its user, the prediction, and what it is based
-on: `personal`, a head; `global`, the model of everybody, as the user has no row with a target;
-`fitted`, a head that was fitted to this very row, so it looks better than it is. Nothing is sent
-anywhere, and no privacy is spent.
+The file of predictions has the number of each row, its user, the prediction, what it is based on,
+and the probability of each label. The basis is `personal`, a head; `global`, the model of
+everybody, as the user has no row with a target; `fitted`, a head that was fitted to this very row,
+so it looks better than it is. Nothing is sent anywhere, and no privacy is spent.
 
 exit codes: 0 done; 2 bad setting, run or data; 1 anything else
 """
@@ -259,7 +259,12 @@ def heads_for(model: Model, asked: Source, own: Source, users: Ids) -> Ids:
 
 
 def predictions_file(
-    schema: Schema, asked: Source, answers: Any, whose: Ids, fitted: bool
+    schema: Schema,
+    asked: Source,
+    answers: Any,
+    whose: Ids,
+    fitted: bool,
+    chances: Any = None,
 ) -> bytes:
     """Return the content of the file of predictions.
 
@@ -269,16 +274,27 @@ def predictions_file(
         answers: predictions (N,).
         whose: see :func:`heads_for`.
         fitted: whether heads were fitted to these very rows.
+        chances: probabilities (N, C) of labels, a column per label; None for numbers.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", *([schema.user] if asked.named else []), "prediction", "basis"])
     labels = schema.target.labels
-    for place, who, answer, head in zip(asked.places, asked.frame.who, answers, whose, strict=True):
+    P = np.empty((len(answers), 0)) if chances is None else chances
+    names = [] if chances is None else [f"P({label})" for label in labels or ()]
+    writer.writerow(["row", *([schema.user] if asked.named else []), "prediction", "basis", *names])
+    for place, who, answer, head, each in zip(
+        asked.places, asked.frame.who, answers, whose, P, strict=True
+    ):
         said = f"{answer:.9g}" if labels is None else labels[int(answer)]
         basis = "global" if head < 0 else "fitted" if fitted else "personal"
         writer.writerow(
-            [place + 1, *([asked.frame.names[who]] if asked.named else []), said, basis]
+            [
+                place + 1,
+                *([asked.frame.names[who]] if asked.named else []),
+                said,
+                basis,
+                *(f"{chance:.4g}" for chance in each),
+            ]
         )
     return text.getvalue().encode()
 
@@ -327,9 +343,9 @@ def _execute(options: argparse.Namespace) -> None:
         asked = whole.only(unknown) if unknown.any() else whole
     whose = heads_for(model, asked, own, users)
     fitted = fit_users(model, own.rows, own.frame.who, len(own.frame.names))
-    answers = predict(model, asked.rows, fitted.heads, whose)
+    answers, chances = predict(model, asked.rows, fitted.heads, whose)
     again = options.predict is None and not unknown.any()
-    content = predictions_file(schema, asked, answers, whose, again)
+    content = predictions_file(schema, asked, answers, whose, again, chances)
     write_output("--out", options.out, content)
     if options.head is not None:
         heads = io.BytesIO()

@@ -93,10 +93,14 @@ def _owners(group: str, name: str, value: str) -> list[str]:
     """
     if group not in GROUPS or not name:
         return []
-    found = {
-        f"{group}={option}": cfg
+    read = {
+        f"{group}={option}": OmegaConf.to_container(
+            OmegaConf.load(CONF / group / f"{option}.yaml"), resolve=False
+        )
         for option in options(group)
-        if name.split(".")[0] in (cfg := OmegaConf.load(CONF / group / f"{option}.yaml"))
+    }
+    found = {
+        key: cfg for key, cfg in read.items() if isinstance(cfg, dict) and name.split(".")[0] in cfg
     }
     if name == "path":
         is_file = bool(Path(value).suffix) and not Path(value).is_dir()

@@ -41,6 +41,8 @@ class DataSource(Protocol):
     """Error that no predictor can avoid; it is added to the mean of users' errors."""
     U_star: Array | None = None
     """True shared representation (d, k); None where it is unknown or does not exist."""
+    held_out: bool = False
+    """Whether some rows of every user judge predictors and are not learnt from."""
     classes: int | None = None
     """Number of classes where targets are the classes 0..classes-1; None for other targets."""
     schema: Schema | None = None

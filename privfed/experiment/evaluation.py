@@ -15,8 +15,11 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from privfed.config.option_groups import CONF
+from privfed.data.evaluation_metrics import HeldOut
+from privfed.experiment.judgement import Judgement, held_out
 from privfed.experiment.result import Effort, Outcome
 from privfed.experiment.run_account import NONE
+from privfed.experiment.saved_rows import saved_files
 from privfed.foundation.linalg import Array
 
 if TYPE_CHECKING:
@@ -37,6 +40,9 @@ class Evaluation:
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
+        self.held: dict[str, HeldOut] = {}
+        """Predictions for held-out rows by predictor, '' for the run itself."""
+        self.judgement: Judgement | None = None
 
     def validator(self) -> Callable[[list[Array]], dict[str, float]]:
         """Return a function that evaluates shared parameters on fresh users."""
@@ -81,8 +87,13 @@ class Evaluation:
             metrics |= {f"{name}_{RIVALS[key]}": mean[key] + floor for key in mean if key != "own"}
             if name == "risk":
                 metrics["accuracy"] = 1.0 - metrics["risk"]
+            if data.held_out:
+                self.held = {RIVALS[key]: told for key, told in held_out(experiment).items()}
             for rival in experiment.cfg.algo.get("rivals", {}):
                 metrics |= self.rival(rival)
+            if self.held:
+                self.judgement = Judgement.of(self.held)
+                metrics = self.judgement.metrics | metrics
         return metrics | data.compare(experiment.model()) | strategy.diagnostics(data)
 
     def sums(self) -> dict[str, Any]:
@@ -104,8 +115,9 @@ class Evaluation:
         # Of the rival only an error is told, which is marked as not private in any case.
         cfg.privacy.account = NONE
         cfg.runtime = OmegaConf.load(CONF / "runtime" / "inprocess.yaml")
-        metrics = type(experiment)(cfg, source=experiment.data).run().result["metrics"]
-        error = experiment.data.error
+        outcome = type(experiment)(cfg, source=experiment.data).run()
+        self.held |= {end or name: told for end, told in outcome.held.items()}
+        metrics, error = outcome.result["metrics"], experiment.data.error
         return {f"{error}_{name}": metrics[error]} | {
             key: value for key, value in metrics.items() if key.startswith(f"{error}_")
         }
@@ -120,8 +132,11 @@ class Evaluation:
             if name.startswith("histogram_")
         }
         split = data.describe_split() if experiment.simulated else None
+        metrics = self.metrics()
         return Outcome(
-            result=experiment.result(self.metrics()),
+            result=experiment.result(metrics, self.judgement),
+            held=self.held,
+            saved=saved_files(experiment, self.held),
             model=experiment.model(),
             rows=experiment.rows,
             histograms=histograms,

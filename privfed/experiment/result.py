@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 
 from privfed import __version__
 from privfed.data.evaluation_bins import Scale
+from privfed.data.evaluation_metrics import HeldOut
 from privfed.foundation.linalg import Array
 from privfed.privacy.statement import SIMULATION
 
 if TYPE_CHECKING:
+    from privfed.experiment.judgement import Judgement
     from privfed.experiment.wiring import Experiment
 
 
@@ -66,6 +68,9 @@ class Result:
         rounds: rounds of the last phase that were done.
         metrics: errors of a simulation by name; empty where users are real.
         judged: rows and users that metrics are means over, where held-out rows judge.
+        standard_errors: of metrics over users, likewise.
+        differences: error of the run less that of each rival on the same rows, with its standard
+            error over users, likewise.
         notes: what a reader should know besides the numbers.
         heads: whether every user has a predictor of its own.
         privacy: what was guaranteed and spent.
@@ -82,6 +87,8 @@ class Result:
     rounds: int
     metrics: dict[str, float]
     judged: dict[str, int] | None
+    standard_errors: dict[str, float] | None
+    differences: dict[str, dict[str, float]] | None
     notes: list[str]
     heads: bool
     privacy: PrivacyResult
@@ -95,7 +102,8 @@ class Result:
         if self.privacy.would_be is None:
             del content["privacy"]["would_be"]
         absent = {"notes": not self.notes, "heads": self.heads}
-        absent |= {key: content[key] is None for key in ("judged", "time", "peak_rss_mb")}
+        optional = ("judged", "standard_errors", "differences", "time", "peak_rss_mb")
+        absent |= {key: content[key] is None for key in optional}
         return {key: value for key, value in content.items() if not absent.get(key)}
 
 
@@ -112,6 +120,10 @@ class Outcome:
     """Examples per user and class (n, classes), in simulations with classes."""
     by_size: Array | None = None
     """Gains by number of rows (see `privfed.report.gain_chart`), in simulations on tables."""
+    held: dict[str, HeldOut] = field(default_factory=dict)
+    """Predictions for held-out rows by predictor, '' for the run itself, in simulations."""
+    saved: dict[str, bytes] = field(default_factory=dict)
+    """Files for the owner of a simulation's data alone, by name; not private."""
     schema: Any = None
     """Columns of a table; None without a table."""
     operator: dict[str, Any] | None = None
@@ -178,12 +190,15 @@ class Effort:
         return cls(parts, peak_rss_mb(), list(experiment.seconds))
 
 
-def result_of(experiment: Experiment, metrics: dict[str, float]) -> Result:
+def result_of(
+    experiment: Experiment, metrics: dict[str, float], judgement: Judgement | None = None
+) -> Result:
     """Return what result.json says of the steps taken so far.
 
     Args:
         experiment: the experiment.
         metrics: errors of the simulation; empty for real users.
+        judgement: what held-out rows say of all predictors; None where there are none.
     """
     cfg, data, strategy = experiment.cfg, experiment.data, experiment.strategy
     ledger, budget = experiment.ledger, experiment.budget
@@ -216,6 +231,8 @@ def result_of(experiment: Experiment, metrics: dict[str, float]) -> Result:
         rounds=len(rounds),
         metrics=metrics,
         judged=judged(strategy.sums),
+        standard_errors=None if judgement is None else judgement.standard_errors,
+        differences=None if judgement is None else judgement.differences,
         notes=notes,
         heads=data.personal,
         privacy=PrivacyResult(

@@ -19,6 +19,7 @@ from privfed.config.instantiation import algorithm_settings, build, filled
 from privfed.data.source import DataSource
 from privfed.experiment import checkpoint
 from privfed.experiment.evaluation import Evaluation
+from privfed.experiment.judgement import Judgement
 from privfed.experiment.result import Outcome, result_of
 from privfed.experiment.run_account import Outside, RunAccount, account_of, keep_account_path
 from privfed.federation.client_factory import ClientFactory
@@ -210,9 +211,11 @@ class Experiment:
             self.ledger.close()
         return evaluation.outcome()
 
-    def result(self, metrics: dict[str, float]) -> dict[str, Any]:
+    def result(
+        self, metrics: dict[str, float], judgement: Judgement | None = None
+    ) -> dict[str, Any]:
         """Return what result.json says of the steps taken so far, with these metrics."""
-        return result_of(self, metrics).as_dict()
+        return result_of(self, metrics, judgement).as_dict()
 
     def keep_record(self, record: StepRecord) -> None:
         """Add the record of a step to those of the run."""

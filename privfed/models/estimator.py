@@ -24,6 +24,7 @@ from privfed.foundation.errors import ConfigError, nearest
 from privfed.foundation.linalg import Array
 from privfed.models.head_fitting import fit_head, no_heads, scores
 from privfed.models.linear import LinearModel
+from privfed.models.logistic_heads import probabilities
 from privfed.models.published_model import Model, Published, read_published
 from privfed.privacy.statement import exposes, exposure_in_words
 
@@ -89,7 +90,7 @@ class PersonalModel:
         return answers if labels is None else labels[answers.astype(np.intp)]
 
     def decision_function(self, X: Any) -> Array:
-        """Return least-squares scores of labels, which are not probabilities.
+        """Return logits of labels.
 
         Returns:
             (t,), positive for the second of two labels, or (t, C) for more labels.
@@ -101,6 +102,16 @@ class PersonalModel:
             raise ConfigError("decision_function: the target is a number, not a label; use predict")
         scores = self._scores(self._rows(X))
         return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict_proba(self, X: Any) -> Array:
+        """Return probabilities (t, C) of labels, in the order of `classes_`.
+
+        Raises:
+            ConfigError: the target is a number.
+        """
+        if self._labels is None:
+            raise ConfigError("predict_proba: the target is a number, not a label; use predict")
+        return probabilities(self._scores(self._rows(X)))
 
     def score(self, X: Any, y: Any) -> float:
         """Return the accuracy for labels, or R^2 for numbers.

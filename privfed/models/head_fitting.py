@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from privfed.data.cohort import Ids
 from privfed.data.tables.ragged_cohort import RaggedCohort, TableRows
 from privfed.foundation.linalg import Array
-from privfed.models import table_heads
+from privfed.models import logistic_heads, table_heads
 from privfed.models.linear import LinearModel
 from privfed.models.table_heads import TableHeads
 from privfed.models.table_model import TableModel
@@ -74,6 +74,15 @@ def _left_out(model: Model, rows: TableRows) -> Array:
     return model.left_out(model.rows(rows.numbers), model.targets(rows.y))
 
 
+def fit_heads(model: Model, cohort: RaggedCohort, users: int) -> Heads:
+    """Return the heads of the users 0..users-1 of a cohort."""
+    heads = no_heads(model, users)
+    for block in cohort.blocks():
+        if len(block):
+            heads[block.ids] = _fit(model, block.rows)  # type: ignore[assignment]
+    return heads
+
+
 def fit_users(model: Model, rows: TableRows, who: NDArray[np.integer], users: int) -> Fitted:
     """Fit the heads of several users.
 
@@ -104,23 +113,31 @@ def fit_users(model: Model, rows: TableRows, who: NDArray[np.integer], users: in
     return Fitted(heads, own, base)
 
 
-def predict(model: Model, rows: TableRows, heads: Heads, who: NDArray[np.integer]) -> Array:
-    """Return the predictions for rows, (N,).
+def predict(
+    model: Model, rows: TableRows, heads: Heads, who: NDArray[np.integer]
+) -> tuple[Array, Array | None]:
+    """Return the predictions for rows, (N,), and the probabilities of labels.
 
     Args:
         model: published model.
         rows: N rows.
         heads: heads of u users.
         who: index of each row's user, (N,); -1 means no head.
+
+    Returns:
+        Answers (N,), numbers or numbers of labels, and probabilities (N, C); None for numbers.
     """
     step = max(1, (1 << 22) // max(1, no_heads(model, 1).size))
-    answers = []
+    answers, chances = [np.empty(0)], []
     for start in range(0, len(rows), step):
         part, whose = rows[start : start + step], who[start : start + step]
         mine = no_heads(model, len(part))
         mine[whose >= 0] = heads[whose[whose >= 0]]  # type: ignore[assignment]
-        answers.append(model.answers(scores(model, part, mine)))
-    return np.concatenate(answers) if answers else np.empty(0)
+        told = scores(model, part, mine)
+        answers.append(model.answers(told))
+        if isinstance(model, TableModel) and model.schema.classes:
+            chances.append(logistic_heads.probabilities(told))
+    return np.concatenate(answers), np.concatenate(chances) if chances else None
 
 
 def arrays_of(heads: Heads) -> dict[str, Array]:

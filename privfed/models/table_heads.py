@@ -26,7 +26,8 @@ rows badly, and loses its weight there. All candidates are linear, so their mixt
 
     y = base + V_0 + (base - w_0) V_1 + X V_x + features V_f + own V_o
 
-and the head 0 is the global model. Without a global model, base is 0.
+and the head 0 is the global model. Without a global model, base is 0. Scores of labels become
+probabilities by the map of `logistic_heads`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ import numpy as np
 
 from privfed.data.tables.ragged_cohort import TableRows
 from privfed.foundation.linalg import Array
-from privfed.models import ridge
+from privfed.models import logistic_heads, ridge
 from privfed.models.table_model import ALONE, GLOBAL, OFFSET, Inputs, TableModel, encode
 
 OWN = tuple(10.0 ** (x / 2) for x in range(-3, 6))
@@ -116,6 +117,7 @@ class TableHeads:
         spread: its own spreads.
         low: lowest encoded prediction, (B,).
         high: highest one.
+        maps: maps of scores to logits, (B, labels + 2); see `logistic_heads`.
     """
 
     V: Array
@@ -123,6 +125,7 @@ class TableHeads:
     spread: Array
     low: Array
     high: Array
+    maps: Array
 
     def __getitem__(self, users: Any) -> TableHeads:
         return TableHeads(**{name: array[users] for name, array in self.arrays.items()})
@@ -157,6 +160,7 @@ class TableHeads:
             numbers.copy(),
             np.full(users, -np.inf if free else low),
             np.full(users, np.inf if free else high),
+            logistic_heads.identity(users, model.schema.classes),
         )
 
 
@@ -284,10 +288,17 @@ class Candidates:
         V[:, parts["directions"]] *= model.scale[:, None]
         V[:, 0] -= np.matmul(self.middle[:, None], V[:, parts["own columns"]])[:, 0]
         low, high = own_range(model, rows)
-        return TableHeads(V, self.centre, self.spread, low, high)
+        return TableHeads(V, self.centre, self.spread, low, high, self.maps(rows.y))
+
+    def maps(self, y: Array) -> Array:
+        """Return the maps of scores to logits, given labels y (B, m)."""
+        classes = self.model.schema.classes
+        if not classes or not self.families:
+            return logistic_heads.identity(len(y), classes)
+        return logistic_heads.fit(self.left_out(), y, classes)
 
     def left_out(self) -> Array:
-        """Return predictions (B, m, C) of the mixture without each row, with its weights."""
+        """Return scores (B, m, C) of the mixture without each row, with its weights."""
         if not self.families:
             return self.model.base(self.inputs)
         weights, C = self.weights(), self.Y.shape[2]
@@ -346,13 +357,18 @@ def fit(model: TableModel, rows: TableRows) -> TableHeads:
 
 
 def left_out(model: TableModel, rows: TableRows) -> Array:
-    """Return encoded predictions (B, m, C) for each row without that row."""
+    """Return encoded predictions, or logits of labels, (B, m, C) for each row without that row."""
     with np.errstate(all="ignore"):
-        return Candidates(model, rows).left_out()
+        candidates = Candidates(model, rows)
+        scores = candidates.left_out()
+        if not model.schema.classes:
+            return scores
+        maps = candidates.maps(rows.y)
+        return logistic_heads.logits(scores, maps[:, None], model.schema.classes)
 
 
 def scores(model: TableModel, rows: TableRows, heads: TableHeads) -> Array:
-    """Return encoded predictions (t, C).
+    """Return encoded predictions, or logits of labels, (t, C).
 
     Args:
         model: published model.
@@ -367,7 +383,7 @@ def scores(model: TableModel, rows: TableRows, heads: TableHeads) -> Array:
         y = base + heads.V[:, 0] + model.relative(inputs) * heads.V[:, 1]
         y = y + np.matmul(F[:, None, :], heads.V[:, 2:])[:, 0]
         if model.schema.classes:
-            return np.nan_to_num(y)
+            return logistic_heads.logits(y, heads.maps, model.schema.classes)
         return np.clip(np.nan_to_num(y), heads.low[:, None], heads.high[:, None])
 
 

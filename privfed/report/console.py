@@ -120,13 +120,14 @@ def show_summary(result: Row, folder: Path) -> None:
         table = Table(
             title=f"{error_in_words(result)} (simulation, not private)", title_justify="left"
         )
-        table.add_column("predictor")
-        table.add_column("error", justify="right")
-        for name, value in comparison(metrics):
-            table.add_row(name, f"{value:.4g}")
+        head, rows = comparison(result)
+        for name in head:
+            table.add_column(name, justify="left" if name == "predictor" else "right")
+        for row in rows:
+            table.add_row(*row)
         console.print(table)
-        if verdict(metrics):
-            console.print(verdict(metrics))
+        if words := verdict(result):
+            console.print(words)
     for key, words in FIGURES.items():
         if key in metrics:
             console.print(f"{words}: {metrics[key]:.3g}")

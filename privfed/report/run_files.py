@@ -47,7 +47,7 @@ CHECKPOINT = "checkpoint.npz"
 FILES = (
     "ledger.jsonl", CHECKPOINT, "config.yaml", "schema.yaml", "rounds.csv",
     "model.npz", "report.html", "audit.html", "details.json", "error.txt",
-    "mlflow.txt", "tensorboard", OPERATOR, PRIVATE, "result.json",
+    "mlflow.txt", "tensorboard", "held_out.csv", "heads.npz", OPERATOR, PRIVATE, "result.json",
 )  # fmt: skip
 """All files of a run, result.json last."""
 
@@ -64,6 +64,7 @@ class Finished(Protocol):
     by_size: Array | None
     schema: Any
     operator: dict[str, Any] | None
+    saved: dict[str, bytes]
 
 
 def keep_previous(folder: Path) -> None:
@@ -157,6 +158,8 @@ def write_run(folder: Path, cfg: DictConfig, outcome: Finished) -> None:
     )
     write_atomically(folder / "report.html", page.encode())
     write_details(folder, outcome)
+    for name, held in outcome.saved.items():
+        write_atomically(folder / name, held, mode=0o600)
     if outcome.operator is not None:
         content = json.dumps(outcome.operator, indent=2) + "\n"
         write_atomically(folder / OPERATOR, content.encode(), mode=0o600)

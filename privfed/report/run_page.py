@@ -101,7 +101,7 @@ def report_page(
             ),
             figures=_figures(result, epsilon),
             versions=result["versions"],
-            verdict=verdict(result["metrics"]),
+            verdict=verdict(result),
             errors=_errors(result),
             guarantee=guarantee_in_words(result),
             notes=[*filter(None, [account_in_words(result)]), *result.get("notes", [])],
@@ -156,11 +156,13 @@ def _errors(result: Row) -> TextTable | None:
     metrics = result["metrics"]
     if not error_of(metrics):
         return None
-    values = comparison(metrics) + [
-        (words, metrics[key]) for key, words in FIGURES.items() if key in metrics
+    (_, _, *further), rows = comparison(result)
+    empty = [""] * len(further)
+    rows += [
+        [words, f"{metrics[key]:.4g}", *empty] for key, words in FIGURES.items() if key in metrics
     ]
-    head = (f"{error_in_words(result)} (simulation, not private)", "")
-    return TextTable(head, [(words, f"{value:.4g}") for words, value in values])
+    head = [f"{error_in_words(result)} (simulation, not private)", "", *further]
+    return TextTable(head, rows)
 
 
 def _pictures(

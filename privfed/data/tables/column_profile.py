@@ -43,6 +43,7 @@ class Profile:
         odd: number of values that are not numbers.
         whole: whether all numbers are whole.
         padded: whether a whole number is written with leading zeros, such as 01234.
+        grouped: whether numbers have thousands marks or signs of currency.
         first_odd: row and text of the first value that is not a number.
         values: the different values; None if there are more than `most`.
         different: number of different values per batch, added up.
@@ -62,6 +63,7 @@ class Profile:
     odd: int = 0
     whole: bool = True
     padded: bool = False
+    grouped: bool = False
     first_odd: tuple[int, str] | None = None
     values: set[str] | None = field(default_factory=set)
     different: int = 0
@@ -84,7 +86,11 @@ class Profile:
             users: Arrow array of the rows' users; None: not known.
         """
         pa = arrow()
-        parsed, odd = parse_numbers(column, comma)
+        parsed, odd = parse_numbers(column, comma, self.grouped)
+        if odd.any() and not self.grouped:
+            again = parse_numbers(column, comma, grouped=True)
+            if not again[1].any():
+                (parsed, odd), self.grouped = again, True
         finite = parsed[np.isfinite(parsed)]
         strange = int(odd.sum())
         if len(finite):

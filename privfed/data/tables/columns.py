@@ -17,6 +17,13 @@ Mask = NDArray[np.bool_]
 
 _NUMBER = r"(?i)^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$|^[+-]?inf(inity)?$"
 
+_SPACES = (
+    "' \N{NO-BREAK SPACE}\N{THIN SPACE}\N{NARROW NO-BREAK SPACE}\N{RIGHT SINGLE QUOTATION MARK}"
+)
+_SIGN = r"(?:[$€£¥₹]|USD|EUR|GBP|CHF|JPY|INR|US\$)"
+_BEFORE = rf"^([+-]?)\s*{_SIGN}\s*"
+_AFTER = rf"\s*(?:{_SIGN}|%)$"
+
 
 def distinct(column: Any) -> tuple[list[str | None], NDArray[np.int32]]:
     """Return the different values of a column, and which of them each row has.
@@ -48,12 +55,14 @@ def distinct(column: Any) -> tuple[list[str | None], NDArray[np.int32]]:
     return plainly, encoded.indices.to_numpy(zero_copy_only=False)
 
 
-def parse_numbers(column: Any, comma: bool = False) -> tuple[Array, Mask]:
+def parse_numbers(column: Any, comma: bool = False, grouped: bool = False) -> tuple[Array, Mask]:
     """Convert a column to numbers.
 
     Args:
         column: Arrow array of b values.
         comma: whether the comma is the decimal separator.
+        grouped: whether numbers have thousands marks, signs of currency or %: $1,234.50 and, with
+            a decimal comma, 1.234,50 EUR. In such a column 1.234 with a decimal comma is 1234.
 
     Returns:
         Numbers (b,), NaN where missing or not a number, and which values (b,) are not numbers.
@@ -65,7 +74,7 @@ def parse_numbers(column: Any, comma: bool = False) -> tuple[Array, Mask]:
             return values, np.zeros(len(values), dtype=np.bool_)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             pass
-    texts = clean_texts(column)
+    texts = _ungrouped(clean_texts(column), comma) if grouped else clean_texts(column)
     if comma:
         texts = pa.compute.replace_substring(texts, ",", ".")
     good = pa.compute.match_substring_regex(texts, _NUMBER)
@@ -73,6 +82,18 @@ def parse_numbers(column: Any, comma: bool = False) -> tuple[Array, Mask]:
     return values.to_numpy(zero_copy_only=False), ~good.fill_null(True).to_numpy(
         zero_copy_only=False
     )
+
+
+def _ungrouped(texts: Any, comma: bool) -> Any:
+    """Return texts without signs of currency and thousands marks, where these are in place."""
+    compute = arrow().compute
+    texts = compute.replace_substring_regex(texts, _BEFORE, r"\1")
+    texts = compute.replace_substring_regex(texts, _AFTER, "")
+    point, mark = (",", ".") if comma else (".", ",")
+    marks = f"[{mark}{_SPACES}]"
+    pattern = rf"^[+-]?\d{{1,3}}(?:{marks}\d{{3}})+(?:[{point}]\d*)?$"
+    plain = compute.replace_substring_regex(texts, marks, "")
+    return compute.if_else(compute.match_substring_regex(texts, pattern), plain, texts)
 
 
 def parse_times(column: Any) -> tuple[Array, Mask]:

@@ -213,7 +213,7 @@ class Encoder:
         return who
 
     def _numbers(self, first: int, feature: Numeric, column: Any, keep: Mask) -> Array:
-        values, odd = parse_numbers(column, self.table.comma)
+        values, odd = parse_numbers(column, self.table.comma, feature.grouped)
         if odd.any():
             if self.strict:
                 raise self._fault(first, feature.name, column, odd, "is not a number")
@@ -260,7 +260,7 @@ class Encoder:
         if column is None:
             return np.full(size, math.nan)
         if self.labels is None:
-            values, odd = parse_numbers(column, self.table.comma)
+            values, odd = parse_numbers(column, self.table.comma, self.schema.target.grouped)
             values = np.where(np.isinf(values), math.nan, values)
             words = "is not a number"
         else:

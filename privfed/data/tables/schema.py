@@ -36,12 +36,14 @@ class Numeric:
         bounds: public lowest and highest value; None: its scale is estimated privately.
         date: what of a date is read; None: the column has numbers.
         origin: where its scale is searched, if values are large and differ by little.
+        grouped: whether numbers have thousands marks or signs of currency.
     """
 
     name: str
     bounds: Bounds | None = None
     date: DatePart | None = None
     origin: float = 0.0
+    grouped: bool = False
 
     @property
     def column(self) -> str:
@@ -87,12 +89,14 @@ class Target:
         labels: the labels, numbered in this order; None: the target is a number.
         bounds: public lowest and highest value of a number; None: its scale is estimated privately.
         origin: where its scale is searched, if values are large and differ by little.
+        grouped: whether numbers have thousands marks or signs of currency.
     """
 
     name: str
     labels: tuple[str, ...] | None = None
     bounds: Bounds | None = None
     origin: float = 0.0
+    grouped: bool = False
 
 
 @dataclass(frozen=True)

@@ -27,18 +27,19 @@ _HEAD = (
     "# What the columns of a table mean. Edit it, and give it back as data.schema=FILE: "
     "it is then public by declaration.\n"
     "# kinds: numeric (bounds: [lowest, highest], if public; origin: where values lie, if large "
-    "and alike),\n"
+    "and alike;\n"
+    "# grouped: true for 1,234 and $5),\n"
     "# categorical (values: [...]), hashed (buckets: number), date (form: iso, dmy, mdy, clock, "
     "or s, ms, us, ns\n"
     "# since 1970; parts: of days, weekday, month, hour; bounds: [first, last], if public)\n"
 )
 _KEYS = {
-    "numeric": ("bounds", "origin"),
+    "numeric": ("bounds", "origin", "grouped"),
     "categorical": ("values",),
     "hashed": ("buckets",),
     "date": ("form", "parts", "bounds"),
 }
-_OPTIONAL = ("bounds", "origin")
+_OPTIONAL = ("bounds", "origin", "grouped")
 
 
 class _Texts(yaml.BaseLoader):
@@ -74,14 +75,14 @@ def schema_to_yaml(schema: Schema) -> str:
     aim |= (
         {"values": list(target.labels)}
         if target.labels is not None
-        else _bounds_of(target.bounds) | _origin_of(target.origin)
+        else _bounds_of(target.bounds) | _reading_of(target.origin, target.grouped)
     )
     columns: dict[str, dict[str, Any]] = {}
     for feature in schema.features:
         if isinstance(feature, Numeric) and feature.date is not None:
             _add_date(columns, feature, feature.date)
         elif isinstance(feature, Numeric):
-            scale = _bounds_of(feature.bounds) | _origin_of(feature.origin)
+            scale = _bounds_of(feature.bounds) | _reading_of(feature.origin, feature.grouped)
             columns[feature.name] = {"kind": "numeric", **scale}
         elif isinstance(feature, Categorical):
             columns[feature.name] = {"kind": "categorical", "values": list(feature.values)}
@@ -148,7 +149,8 @@ def _target(tree: Any, where: str) -> Target:
     kind = _kind(tree, where, "target", ("column", "kind"), ("numeric", "categorical"))
     name = _name(tree, "column", where, "target.")
     if kind == "numeric":
-        return Target(name, None, _bounds(tree, where, "target"), _origin(tree, where, "target"))
+        bounds, reading = _bounds(tree, where, "target"), _reading(tree, where, "target")
+        return Target(name, None, bounds, *reading)
     labels = _values(tree, where, "target")
     if len(labels) < 2:
         raise _bad(where, "target.values", list(labels), "must be at least two labels")
@@ -160,7 +162,7 @@ def _features(tree: Any, name: str, where: str) -> tuple[Feature, ...]:
     at = f"columns.{name}"
     kind = _kind(tree, where, at, ("kind",), tuple(_KEYS))
     if kind == "numeric":
-        return (Numeric(name, _bounds(tree, where, at), None, _origin(tree, where, at)),)
+        return (Numeric(name, _bounds(tree, where, at), None, *_reading(tree, where, at)),)
     if kind == "categorical":
         return (Categorical(name, _values(tree, where, at)),)
     if kind == "date":
@@ -260,14 +262,18 @@ def _bounds(tree: Mapping[str, Any], where: str, at: str) -> Bounds | None:
     return check_bounds(tree["bounds"], f"{where}: {at}.bounds") if "bounds" in tree else None
 
 
-def _origin(tree: Mapping[str, Any], where: str, at: str) -> float:
+def _reading(tree: Mapping[str, Any], where: str, at: str) -> tuple[float, bool]:
+    """Return origin and grouped."""
     try:
         origin = float(tree.get("origin", 0.0))
     except (TypeError, ValueError):
         origin = math.nan
     if not math.isfinite(origin):
         raise _bad(where, f"{at}.origin", tree["origin"], "must be a number")
-    return origin
+    grouped = tree.get("grouped", "false")
+    if grouped not in ("true", "false"):
+        raise _bad(where, f"{at}.grouped", grouped, "must be true or false")
+    return origin, grouped == "true"
 
 
 def check_bounds(bounds: Any, key: str) -> Bounds:
@@ -296,8 +302,9 @@ def _bound(given: Any) -> float:
     return float(given) if day is None else day
 
 
-def _origin_of(origin: float) -> dict[str, float]:
-    return {"origin": int(origin) if origin.is_integer() else origin} if origin else {}
+def _reading_of(origin: float, grouped: bool) -> dict[str, Any]:
+    where = {"origin": int(origin) if origin.is_integer() else origin} if origin else {}
+    return where | ({"grouped": True} if grouped else {})
 
 
 def _bounds_of(bounds: Bounds | None) -> dict[str, list[float]]:

@@ -220,7 +220,7 @@ class _Rules:
             )
         if numeric and reason is None:
             bounds = bounds or profile.bounds
-            return Numeric(name, bounds, origin=self._origin(name, profile, bounds))
+            return Numeric(name, bounds, None, *self._reading(name, profile, bounds))
         return self._choice(name, profile, reason or "")
 
     def target(self, name: str, profile: Profile) -> Target:
@@ -246,22 +246,27 @@ class _Rules:
             raise ConfigError(f"{self.table.path}: column {name!r}: {words}")
         if asked or not (labels or profile.is_text or (values is not None and len(values) == 2)):
             bounds = bounds or profile.bounds
-            return Target(name, None, bounds, self._origin(name, profile, bounds))
+            return Target(name, None, bounds, *self._reading(name, profile, bounds))
         if values is None:
             words = f"has more than {MOST_LABELS} different labels"
             hint = "is it the right column (data.target)?"
             raise ConfigError(f"{self.table.path}: column {name!r}: {words}; {hint}")
         return Target(name, tuple(ordered(values)))
 
-    def _origin(self, name: str, profile: Profile, bounds: object) -> float:
-        """Return where a number's scale is searched, and note it unless it is 0."""
+    def _reading(self, name: str, profile: Profile, bounds: object) -> tuple[float, bool]:
+        """Return where a number's scale is searched, and whether it is grouped, with notes."""
         origin = 0.0 if bounds is not None else profile.origin
         if origin:
             self.notes.append(
                 f"{name}: large numbers that differ by little; their scale is searched around "
                 f"{origin:.12g} (origin in schema.yaml)"
             )
-        return origin
+        if profile.grouped:
+            such = "1.234,50 is 1234.5" if self.table.comma else "$1,234.50 is 1234.5"
+            self.notes.append(
+                f"{name}: thousands marks and signs of currency are read over: {such}"
+            )
+        return origin, profile.grouped
 
     def _whose_numbers_are_names(self, name: str, profile: Profile) -> str | None:
         """Return why whole numbers are understood as names; None if they are numbers."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import shlex
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -92,7 +93,7 @@ class TableReader:
 class CsvTable(TableReader):
     """Text with a header. The separator is the mark that is most frequent in the header.
 
-    Separators are comma, semicolon and tab.
+    Separators are comma, semicolon, tab and the upright bar.
 
     Args:
         path: the file.
@@ -114,7 +115,7 @@ class CsvTable(TableReader):
             raise ConfigError(f"{path}: is neither CSV in UTF-8 nor Parquet (it has zero bytes)")
         head = raw.decode("utf-8-sig", errors="replace").lstrip("\r\n")
         found = Counter(_unquoted(head.splitlines()[0]))
-        self.separator = max(",;\t", key=lambda mark: found[mark])
+        self.separator = max(",;\t|", key=lambda mark: found[mark])
         self.comma = self.separator == ";"
         self.raw = next(csv.reader(io.StringIO(head, newline=""), delimiter=self.separator))
         self.header = tuple(name.strip() for name in self.raw)
@@ -191,7 +192,8 @@ class CsvTable(TableReader):
             with self._open() as file:
                 line = next((i for i, text in enumerate(file, 1) if not _is_utf8(text)), line)
             raise ConfigError(
-                f"{self.path}: line {line} is not UTF-8 text; save the table as UTF-8"
+                f"{self.path}: line {line} is not UTF-8 text; save the table as UTF-8, as in "
+                f"iconv -f CP1252 -t UTF-8 {shlex.quote(self.path.name)} > utf8.csv"
             ) from error
         except csv.Error as error:
             raise ConfigError(
@@ -275,44 +277,6 @@ class _Guard:
             raise ConfigError(
                 f"{self.path}: cannot be read ({str(error).splitlines()[0][:120]})"
             ) from error
-
-
-def open_table(given: str | Path, forgiving: bool = False) -> TableReader:
-    """Open the table in a file. Its name does not matter.
-
-    Args:
-        given: path of the file.
-        forgiving: whether a damaged line of text harms nothing but itself.
-
-    Raises:
-        ConfigError: if it cannot be read, is neither CSV nor Parquet, or repeats a column's name.
-    """
-    arrow()
-    path = Path(given).expanduser()
-    if path.is_dir():
-        raise ConfigError(f"{path}: is a folder; data.path must be one CSV or Parquet file")
-    if not path.exists():
-        raise ConfigError(f"{path}: there is no such file (data.path)")
-    try:
-        with path.open("rb") as file:
-            magic = file.read(4)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
-    if magic.startswith(b"PK"):
-        raise ConfigError(
-            f"{path}: is a zip archive or a workbook; unpack it, or save the sheet as CSV"
-        )
-    if magic.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise ConfigError(f"{path}: is UTF-16 text; save the table as UTF-8")
-    table = (
-        ParquetTable(path, forgiving)
-        if magic == b"PAR1"
-        else CsvTable(path, magic.startswith(b"\x1f\x8b"), forgiving)
-    )
-    twice = [name for name, count in Counter(table.header).items() if count > 1 and name]
-    if twice:
-        raise ConfigError(f"{path}: two columns are called {twice[0]!r}")
-    return table
 
 
 def _readable(column: Any) -> Any:

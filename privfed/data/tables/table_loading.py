@@ -10,7 +10,7 @@ from privfed.data.tables.memory_limit import MemoryProbe, available_memory, chec
 from privfed.data.tables.options import Options
 from privfed.data.tables.schema import Schema
 from privfed.data.tables.schema_inference import infer, require
-from privfed.data.tables.table_files import open_table
+from privfed.data.tables.table_opening import open_table
 from privfed.foundation.errors import ConfigError, nearest
 
 

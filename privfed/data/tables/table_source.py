@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from privfed.data.cohort import Ids, spread_evenly
 from privfed.data.evaluation_bins import LOGARITHMIC, UNIT, Scale
@@ -62,6 +63,7 @@ class Table(DataSource):
         evaluate: whether this is a simulation, which holds rows out and discloses errors. False:
             real users, of whom nothing is held out or disclosed.
         describe: whether the command only describes the table; nothing here depends on it.
+        save: whether a simulation writes its split, predictions and heads, which are not private.
         k: dimension of the shared representation, or `auto`; algorithms read it.
         seed: seed of the choice of rows.
         reading: how the file is read, see :class:`Options`.
@@ -70,7 +72,7 @@ class Table(DataSource):
         ConfigError: if the settings or the file cannot be used.
     """
 
-    personal, named, real = True, True, True
+    personal, named, real, held_out = True, True, True, True
     schema: Schema
 
     def __init__(
@@ -79,14 +81,20 @@ class Table(DataSource):
         most_rows: Annotated[int, WHOLE],
         evaluate: Annotated[bool, FLAG],
         describe: Annotated[bool, FLAG],
+        save: Annotated[bool, FLAG],
         k: Annotated[int | str, WholeOrAuto()],
         seed: int,
         **reading: Any,
     ) -> None:
         if reading.get("path") is None:
             raise ConfigError("data.path: say which file, as in data.path=ratings.csv")
+        if save and not evaluate:
+            raise ConfigError(
+                "data.save: with data.evaluate=false nothing is held out, and heads stay with users"
+            )
         path = str(Path(str(reading["path"])).expanduser().absolute())
         self.options = Options.of(reading | {"path": path})
+        self.save = save
         self.simulated, self.test = evaluate, test if evaluate else 0.0
         self.most_rows, self.seed = most_rows, seed
         self.schema, self.frame = cached_table(self.options)
@@ -123,8 +131,8 @@ class Table(DataSource):
         return identities_of(self.frame.names)
 
     @cached_property
-    def _rows(self) -> tuple[TableRows, Ids, TableRows, Ids]:
-        """Training rows and held-out rows by user, each with the edges (n + 1,) between users."""
+    def _places(self) -> tuple[Ids, Ids, Ids, Ids]:
+        """Places of training and held-out rows by user, each with the edges (n + 1,) of users."""
         frame = self.frame
         contents = (frame.numbers, frame.codes, frame.target)
         order = row_order(self.seed, self._identities, frame.who, contents, frame.time)
@@ -137,13 +145,31 @@ class Table(DataSource):
             judged = np.maximum(judged, (counts > 1).astype(np.int64))
         trained = counts - judged
         used = np.minimum(trained, self.most_rows)
-        whole = TableRows(frame.numbers, frame.codes, frame.target)
         train = order[
             (place < np.repeat(trained, counts)) & (place >= np.repeat(trained - used, counts))
         ]
         held = order[place >= np.repeat(trained, counts)]
         edges = [np.concatenate([[0], np.cumsum(sizes)]) for sizes in (used, judged)]
-        return whole[train], edges[0], whole[held], edges[1]
+        return train, edges[0], held, edges[1]
+
+    @cached_property
+    def _rows(self) -> tuple[TableRows, Ids, TableRows, Ids]:
+        """Training rows and held-out rows by user, each with the edges (n + 1,) between users."""
+        train, starts, held, held_starts = self._places
+        whole = TableRows(self.frame.numbers, self.frame.codes, self.frame.target)
+        return whole[train], starts, whole[held], held_starts
+
+    def held_places(self, user: NDArray[np.int64]) -> Ids:
+        """Return the places in the frame of held-out rows (t,), given their users in runs.
+
+        Args:
+            user: user (t,) of each row; rows of a user follow each other in the order of
+                `cohort`.
+        """
+        _, _, held, starts = self._places
+        first = np.concatenate([[0], np.flatnonzero(np.diff(user)) + 1])
+        sizes = np.diff(np.concatenate([first, [len(user)]]))
+        return held[starts[user] + np.arange(len(user)) - np.repeat(first, sizes)]
 
     def cohort(self, first: int, last: int) -> RaggedCohort:
         """Return the users first..last-1."""

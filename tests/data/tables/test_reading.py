@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.sources import reading
 
-from privfed.data.tables import table_files
+from privfed.data.tables import table_files, table_opening
 from privfed.data.tables.schema import Categorical, Hashed, Numeric, Target, bucket
 from privfed.data.tables.table_loading import read_rows_for, read_table
 from privfed.foundation.errors import ConfigError
@@ -373,7 +373,7 @@ def test_a_table_that_does_not_fit_is_refused_before_it_is_read(table):
         text.write(f"user {i},{i}\n")
     long = b"user,y\n" + text.getvalue().encode()
     for content in (long, gzip.compress(long, 1)):
-        rows = table_files.open_table(table(content)).rows
+        rows = table_opening.open_table(table(content)).rows
         assert 80_000 < rows < 200_000
 
 
