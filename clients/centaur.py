@@ -9,13 +9,14 @@ G is half of Private FedRep's gradient by two batches, because the loss has a fa
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from flwr.common import NDArrays
 
 from clients.fedrep import FedRepClient
 from privfed.algorithm.announcement import Announcement
 from privfed.data.cohort import Cohort
+from privfed.foundation.constraints import FLAG
 from privfed.privacy.clipping import Contributions
 
 
@@ -30,8 +31,9 @@ class CentaurClient(FedRepClient):
         heads: str,
         head_batch: int | None,
         batch: int | None,
+        safety: Annotated[bool, FLAG] = False,
     ) -> None:
-        super().__init__(cohort, init, "two-batches", train, heads, head_batch, batch)
+        super().__init__(cohort, init, "two-batches", train, heads, head_batch, batch, 0.0, safety)
 
     def gradient(self, block: Cohort, shared: NDArrays, told: Announcement) -> Contributions:
         """Return G_i^T (k, d) for every user of the block."""
