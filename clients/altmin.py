@@ -33,7 +33,7 @@ from privfed.algorithm.announcement import Announcement
 from privfed.algorithm.client import task
 from privfed.algorithm.linear_client import LinearClient
 from privfed.data.cohort import Cohort
-from privfed.foundation.constraints import POSITIVE, Choice
+from privfed.foundation.constraints import FLAG, POSITIVE, Choice
 from privfed.foundation.linalg import Array, svec
 from privfed.kernels.least_squares import leave_one_out_heads, lstsq
 from privfed.privacy.clipping import Dense, Scaled, clip_factors
@@ -53,8 +53,9 @@ class AltMinClient(LinearClient):
         target: str,
         eta_c: Annotated[float, POSITIVE] | None,
         zeta: Annotated[float, POSITIVE] | None,
+        safety: Annotated[bool, FLAG] = False,
     ) -> None:
-        super().__init__(cohort, init, train, heads)
+        super().__init__(cohort, init, train, heads, safety)
         self.estimator, self.target, self.eta_c, self.zeta = estimator, target, eta_c, zeta
 
     @task

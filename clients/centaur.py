@@ -16,7 +16,7 @@ from flwr.common import NDArrays
 from clients.fedrep import FRESH, REDRAWN, FedRepClient
 from privfed.algorithm.announcement import Announcement
 from privfed.data.cohort import Cohort
-from privfed.foundation.constraints import Choice
+from privfed.foundation.constraints import FLAG, Choice
 from privfed.privacy.clipping import Contributions
 
 
@@ -33,9 +33,10 @@ class CentaurClient(FedRepClient):
         batch: int | None,
         batches: Annotated[str, Choice(REDRAWN, FRESH)] = REDRAWN,
         rounds: int | None = None,
+        safety: Annotated[bool, FLAG] = False,
     ) -> None:
         how = (head_batch, batch, batches, rounds)
-        super().__init__(cohort, init, "two-batches", train, heads, *how)
+        super().__init__(cohort, init, "two-batches", train, heads, *how, safety=safety)
 
     def gradient(self, block: Cohort, shared: NDArrays, told: Announcement) -> Contributions:
         """Return G_i^T (k, d) for every user of the block."""

@@ -1,4 +1,4 @@
-"""Private FedRep, user side (PMPR Algorithm 1).
+"""Private FedRep, user side: gradients (PMPR Algorithm 1), and normalised posterior directions.
 
     X, y  the user's m examples (m, d) and targets (m,)     U   shared embedding (d, k)
     P     X U: the examples in the embedding (m, k)         v   head (k,): least squares on a batch
@@ -10,7 +10,18 @@ which takes T (|B| + |B'|) training examples. `one-batch` is the released code's
 examples fit the head and judge it. `leave-one-out` uses every example both ways and still never
 judges a head by an example it has seen: v_(-j) is fitted without example j. All are written for a
 block of users, so every array has one more, leading axis.
-`posterior` is for few users: see clients/posterior_fedrep.py.
+
+`posterior` asks for directions. U with the root of the covariance of heads and the spread makes a
+prior of a user's predictor (privfed/models/posterior.py).
+
+    a      posterior mean of the predictor, in units of its prior: ridge regression
+    v      U^T a (k,): the user's head                delta   a - U v (d,): what U misses
+
+    send (delta v^T / (|delta| |v|))^T, of norm 1, or 0 for a user without data
+
+It points along the score: for y ~ N(0, K), K the prior covariance of targets, the derivative of the
+log-likelihood in U is delta v^T less its mean given X, which is small as long as m < d. All users
+send the same length, because noise is paid for by the longest.
 """
 
 from __future__ import annotations
@@ -21,12 +32,11 @@ from typing import Annotated, Any
 import numpy as np
 from flwr.common import NDArrays
 
-from clients.posterior_fedrep import PosteriorFedRepClient
 from privfed.algorithm.announcement import Announcement
 from privfed.algorithm.client import task
 from privfed.algorithm.linear_client import LinearClient
 from privfed.data.cohort import BYTES, Cohort, Ids, draws
-from privfed.foundation.constraints import AT_LEAST_ZERO, Choice
+from privfed.foundation.constraints import AT_LEAST_ZERO, FLAG, Choice
 from privfed.foundation.errors import ConfigError, check_number
 from privfed.foundation.linalg import Array
 from privfed.kernels.gradients import (
@@ -38,6 +48,7 @@ from privfed.kernels.gradients import (
     split_batches,
 )
 from privfed.kernels.least_squares import leave_one_out_heads, lstsq
+from privfed.models.posterior import Prior, unit
 from privfed.privacy.clipping import Contributions, Dense
 
 REDRAWN, FRESH = "redrawn", "fresh"
@@ -73,27 +84,45 @@ def one_batch(X: Array, y: Array, U: Array, weight: float) -> Array:
 
 
 class FedRepClient(LinearClient):
-    """Per-user gradients of the shared embedding at the user's own head."""
+    """Per-user gradients of the shared embedding at the user's own head, or directions of norm 1.
+
+    Args:
+        cohort: users.
+        init: user side of the initialiser.
+        estimator: how gradients are estimated; the server decides whether directions are asked for.
+        train: examples that train the embedding.
+        heads: examples that fit the final head.
+        head_batch: two-batches: examples for the head.
+        batch: two-batches: examples for the gradient.
+        batches: two-batches: redrawn in every round, or fresh: disjoint over all rounds.
+        rounds: number of rounds, for fresh batches.
+        noise: posterior: assumed label noise, in units of heads.
+        safety: see :class:`LinearClient`.
+    """
 
     def __init__(
         self,
         cohort: Cohort,
         init: Any,
-        estimator: str,
+        estimator: Annotated[
+            str, Choice("auto", "leave-one-out", "two-batches", "one-batch", "posterior")
+        ],
         train: str,
         heads: str,
         head_batch: int | None,
         batch: int | None,
-        batches: str = REDRAWN,
+        batches: Annotated[str, Choice(REDRAWN, FRESH)] = REDRAWN,
         rounds: int | None = None,
+        noise: Annotated[float, AT_LEAST_ZERO] = 0.0,
+        safety: Annotated[bool, FLAG] = False,
     ) -> None:
-        super().__init__(cohort, init, train, heads)
-        self.estimator, self.fresh = estimator, batches == FRESH
+        super().__init__(cohort, init, train, heads, safety)
+        self.estimator, self.fresh, self.noise = estimator, batches == FRESH, noise
         there = self.m0
         if self.fresh and estimator == "two-batches":
             there = examples_per_round(self.m0, rounds)
         self.b_head, self.b = batch_sizes(self.m, there, head_batch, batch)
-        if len(cohort):
+        if len(cohort) and estimator not in ("auto", "posterior"):
             choose_gradient_loops(cohort.X.dtype if isinstance(cohort, Cohort) else np.float32)
 
     def portions(self, task: str, users: Ids | None) -> Iterator[Cohort]:
@@ -110,6 +139,15 @@ class FedRepClient(LinearClient):
             block = block.exact()
             return Dense(one_batch(block.X, block.y, shared[0], weight=2.0 / block.y.shape[1]))
         return Gradients(leave_one_out, block.X, block.y, shared[0], weight=2.0 / block.y.shape[1])
+
+    @task
+    def direction(self, block: Cohort, shared: NDArrays, told: Announcement) -> Array:
+        """Return v delta^T / (|v| |delta|) for every user of the block, (B, k, d)."""
+        block = block.exact()
+        U, heads, spread = shared
+        prior = Prior.of_spread(U, heads, float(spread[0]), self.noise)
+        v, delta = prior.parts(prior.fit(block.X, block.y))
+        return unit(v)[:, :, None] * unit(delta)[:, None, :]
 
     def by_two_batches(
         self, block: Cohort, shared: NDArrays, told: Announcement, loss: float = 1.0
@@ -179,21 +217,3 @@ def batch_sizes(m: int, m0: int, head_batch: int | None, batch: int | None) -> t
             f"{m0} examples",
         )
     return head_batch, batch
-
-
-def fedrep_client(
-    cohort: Cohort,
-    init: Any,
-    estimator: Annotated[str, Choice("leave-one-out", "two-batches", "one-batch", "posterior")],
-    train: str,
-    heads: str,
-    head_batch: int | None,
-    batch: int | None,
-    batches: Annotated[str, Choice(REDRAWN, FRESH)],
-    rounds: int | None,
-    noise: Annotated[float, AT_LEAST_ZERO],
-) -> LinearClient:
-    """Return the user side for an estimator; its settings are those of conf/algo/fedrep.yaml."""
-    if estimator == "posterior":
-        return PosteriorFedRepClient(cohort, init, train, heads, noise)
-    return FedRepClient(cohort, init, estimator, train, heads, head_batch, batch, batches, rounds)

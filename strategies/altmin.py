@@ -30,8 +30,8 @@ from typing import Annotated
 
 import numpy as np
 
+from privfed.algorithm.linear_strategy import LinearStrategy
 from privfed.algorithm.phases import Groups, Phase, Sum
-from privfed.algorithm.strategy import PrivateStrategy
 from privfed.federation.federation import Federation
 from privfed.foundation.constraints import AT_LEAST_ZERO, FLAG, Choice, Number, Rounds
 from privfed.foundation.errors import ConfigError
@@ -40,7 +40,7 @@ from privfed.privacy.adaptive_clipping import AUTO
 from privfed.privacy.settings import Clip
 
 
-class AltMin(PrivateStrategy):
+class AltMin(LinearStrategy):
     """Alternating minimisation: heads at the users, one noisy least-squares problem per round."""
 
     def __init__(
@@ -52,8 +52,9 @@ class AltMin(PrivateStrategy):
         shrink: Annotated[bool, FLAG],
         ridge: Annotated[float, AT_LEAST_ZERO],
         target: Annotated[str, Choice("residuals", "labels")],
+        safety: Annotated[bool, FLAG] = False,
     ) -> None:
-        super().__init__(federation)
+        super().__init__(federation, safety)
         if rounds > federation.n:
             allowed = f"every round needs users of its own, and there are {federation.n}"
             raise ConfigError.of("rounds", rounds, allowed)
@@ -74,7 +75,7 @@ class AltMin(PrivateStrategy):
             "products": Sum((size,), clip["products"], "algo.clip.products", 1 - self.share),
         }
         groups = Groups(self.rounds)
-        return self.after_initialiser(
+        return self.judged_at_last(
             Phase("moments", sums, self.update, self.rounds, participants=groups)
         )
 

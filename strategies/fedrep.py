@@ -11,13 +11,15 @@ mu_t = 2 psi / std, and all rounds with the initialiser cost mu^2 = sum_t mu_t^2
 `step` gives eta_t in units of 1/psi. Early rounds, in which most gradients are clipped, then move
 U by about `step`, whatever the scale of the data.
 
-`estimator=posterior` is for few users: see strategies/posterior_fedrep.py.
+`estimator=posterior` needs far fewer users and no clip norm: see strategies/posterior_fedrep.py. It
+is the default, unless another initialiser or a setting of the gradient steps is given.
 """
 
 from __future__ import annotations
 
 from typing import Annotated
 
+from privfed.algorithm.linear_strategy import LinearStrategy
 from privfed.algorithm.phases import Phase, Sum
 from privfed.algorithm.strategy import PrivateStrategy
 from privfed.federation.federation import Federation
@@ -30,14 +32,17 @@ from privfed.foundation.constraints import (
     Key,
     Rounds,
 )
+from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import Array, retraction
 from privfed.privacy.settings import Clip
+from strategies.initialisers.cascade import CascadeStart
 from strategies.posterior_fedrep import PosteriorFedRep
 
-USUAL_ROUNDS = 30
+USUAL_ROUNDS, USUAL_CLIP, USUAL_STEP, USUAL_DECAY = 30, 0.05, 0.4, 0.88
+"""Settings of gradient steps that are not given."""
 
 
-class FedRep(PrivateStrategy):
+class FedRep(LinearStrategy):
     """Noisy gradient steps on the embedding, retracted by QR."""
 
     def __init__(
@@ -48,15 +53,16 @@ class FedRep(PrivateStrategy):
         step: Annotated[float, POSITIVE],
         decay: Annotated[float, POSITIVE],
         eta: Annotated[float, POSITIVE] | None,
+        safety: Annotated[bool, FLAG] = False,
     ) -> None:
-        super().__init__(federation)
+        super().__init__(federation, safety)
         self.rounds, self.clip = rounds, clip
         self.relative_step, self.decay, self.eta = step, decay, eta
 
     def phases(self) -> list[Phase]:
-        """Return the initialiser's phases, then T rounds of gradients; clients send G^T (k, d)."""
+        """Return the initialiser's phases, T rounds of gradients G^T (k, d), and a judgement."""
         G = Sum((self.federation.k, self.federation.d), self.clip)
-        return self.after_initialiser(Phase("gradient", G, self.update, self.rounds))
+        return self.judged_at_last(Phase("gradient", G, self.update, self.rounds))
 
     def update(self, t: int, G: Array) -> list[Array]:
         """Return U <- QR( U - eta_t G ); the argument G is the released G^T (k, d)."""
@@ -69,16 +75,37 @@ class FedRep(PrivateStrategy):
 def fedrep(
     federation: Federation,
     rounds: Annotated[int, WHOLE, Key("rounds")] | None,
-    clip: Clip,
-    step: Annotated[float, POSITIVE],
-    decay: Annotated[float, POSITIVE],
+    clip: Clip | None,
+    step: Annotated[float, POSITIVE] | None,
+    decay: Annotated[float, POSITIVE] | None,
     eta: Annotated[float, POSITIVE] | None,
-    estimator: Annotated[str, Choice("leave-one-out", "two-batches", "one-batch", "posterior")],
+    estimator: Annotated[
+        str, Choice("auto", "leave-one-out", "two-batches", "one-batch", "posterior")
+    ],
     m: Annotated[int, WHOLE],
     noise: Annotated[float, AT_LEAST_ZERO],
     force: Annotated[bool, FLAG],
+    safety: Annotated[bool, FLAG],
 ) -> PrivateStrategy:
     """Return the server side for an estimator; its settings are those of conf/algo/fedrep.yaml."""
+    steps = {"clip": clip, "step": step, "decay": decay, "eta": eta}
+    given = [f"algo.{name}" for name, value in steps.items() if value is not None]
+    cascade = isinstance(federation.init, CascadeStart)
+    if estimator == "auto":
+        estimator = "posterior" if cascade and not given else "leave-one-out"
     if estimator == "posterior":
+        if not cascade:
+            raise ConfigError.of("algo.estimator", estimator, "starts from init=cascade")
+        if given:
+            allowed = "is of gradient steps: set algo.estimator=leave-one-out"
+            raise ConfigError(f"{given[0]}: {allowed}; directions have norm 1 and known lengths")
         return PosteriorFedRep(federation, rounds, m, noise, force)
-    return FedRep(federation, rounds or USUAL_ROUNDS, clip, step, decay, eta)
+    return FedRep(
+        federation,
+        rounds or USUAL_ROUNDS,
+        USUAL_CLIP if clip is None else clip,
+        USUAL_STEP if step is None else step,
+        USUAL_DECAY if decay is None else decay,
+        eta,
+        safety,
+    )

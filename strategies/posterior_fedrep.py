@@ -20,7 +20,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from privfed.algorithm.phases import LAST, Phase, Sum, Update
+from privfed.algorithm.phases import LAST, Phase, Sum, Update, check_gaussian
 from privfed.algorithm.strategy import PrivateStrategy
 from privfed.federation.federation import Federation
 from privfed.foundation.linalg import Array
@@ -58,6 +58,7 @@ class PosteriorFedRep(PrivateStrategy):
     ) -> None:
         super().__init__(federation)
         self.noise = noise
+        check_gaussian(federation.privacy, federation.gate.ledger.budget.mu)
         d, k, budget = federation.d, federation.k, federation.gate.ledger.budget
         share = federation.privacy.init_share
         facts = (federation.n, d, k, m, noise, budget.mu, budget.neighbouring)

@@ -32,6 +32,7 @@ import numpy as np
 
 from privfed.foundation.linalg import Array, retraction, unsvec
 from privfed.foundation.seeding import generator
+from privfed.models.personal_predictors import personal_predictors
 from privfed.models.posterior import Prior, unit
 from privfed.privacy.bounds import NormBound, OuterProductBound
 
@@ -163,8 +164,8 @@ class Rehearsal:
     def error(self, x: float) -> float:
         """Return the population MSE of users' final predictors, given an embedding of spread x."""
         U, _, truth = self._apart(self._usual(x))
-        prior = Prior.of_spread(U, np.eye(self.k), x, self.noise)
-        W = prior.predictors(self.X, self.targets(truth))
+        shared = [U, np.eye(self.k), np.array([x])]
+        W = personal_predictors(shared, self.X, self.targets(truth), safety=True)
         return float(np.mean(np.sum((W - self.V @ truth.T) ** 2, axis=1))) + self.noise**2
 
     @cached_property

@@ -18,7 +18,8 @@ from privfed.config.composition import compose
 from privfed.experiment.wiring import Experiment
 from privfed.foundation.errors import ConfigError
 from privfed.models import table_heads
-from privfed.models.linear import LinearModel, fit_heads
+from privfed.models.linear_model import LinearModel
+from privfed.models.personal_predictors import personal_predictors
 from privfed.models.table_model import NAMES, TableModel
 
 
@@ -211,13 +212,13 @@ def test_scikit_learn(runs):
 def test_linear_runs(linear):
     rng = np.random.default_rng(0)
     model = privfed.load(linear)
-    U = model.published.arrays["U"]
+    shared = [model.published.arrays[name] for name in ("U", "heads", "spread")]
     for m in (0, 1, 12):
         X, y = rng.normal(size=(m, 6)), rng.normal(size=m)
         mine = model.personalize(X, y)
-        expected = fit_heads(U, X[None], y[None])[0] if m else np.zeros(2)
+        expected = personal_predictors(shared, X[None], y[None], True)[0] if m else np.zeros(6)
         np.testing.assert_allclose(mine.head_[:, 0], expected)
-        np.testing.assert_allclose(mine.predict(X), X @ U @ expected)
+        np.testing.assert_allclose(mine.predict(X), X @ expected)
     assert model.n_features_in_ == 6 and not hasattr(model, "feature_names_in_")
     with pytest.raises(ConfigError, match="no global model; fit"):
         model.predict(X)
@@ -226,13 +227,16 @@ def test_linear_runs(linear):
 def test_rows_left_out_of_a_linear_head():
     rng = np.random.default_rng(1)
     X, Y = rng.normal(size=(1, 5, 4)), rng.normal(size=(1, 5, 1))
-    model = LinearModel(np.linalg.qr(rng.normal(size=(4, 2)))[0])
-    told = model.left_out(X, Y)
-    for j in range(5):
-        rest = np.arange(5) != j
-        head = model.fit(X[:, rest], Y[:, rest])[0]
-        np.testing.assert_allclose(told[0, j], model.scores(X[0, j : j + 1], head)[0])
-    assert np.isnan(model.left_out(X[:, :2], Y[:, :2])).all()
+    U = np.linalg.qr(rng.normal(size=(4, 2)))[0]
+    judged = LinearModel((U, np.array([0.5])), safety=True)
+    for model in (LinearModel((U,)), judged):
+        told = model.left_out(X, Y)
+        for j in range(5):
+            rest = np.arange(5) != j
+            head = model.fit(X[:, rest], Y[:, rest])[0]
+            np.testing.assert_allclose(told[0, j], model.scores(X[0, j : j + 1], head)[0])
+    assert np.isnan(LinearModel((U,)).left_out(X[:, :2], Y[:, :2])).all()
+    assert np.isnan(judged.left_out(X[:, :1], Y[:, :1])).all()
 
 
 GOOD = {"age": [30, 40], "size": [1.0, 2.0], "city": ["A", "B"]}

@@ -10,18 +10,30 @@ from typing import Any
 import numpy as np
 from flwr.common import NDArrays
 
-from privfed.algorithm.client import CohortClient
+from privfed.algorithm.announcement import Announcement
+from privfed.algorithm.client import CohortClient, task
 from privfed.data.cohort import Cohort
 from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import Array
-from privfed.models.linear import fit_heads
+from privfed.models.personal_predictors import evidence, personal_predictors
 
 
 class LinearClient(CohortClient):
-    """Users predict <x, U v_i> with a head fitted by least squares on their own examples."""
+    """Users predict <x, U v_i> with a head fitted by least squares on their own examples.
 
-    def __init__(self, cohort: Cohort, init: Any, train: str, heads: str) -> None:
+    Args:
+        cohort: users.
+        init: user side of the initialiser.
+        train: examples that train the embedding.
+        heads: examples that fit the final head.
+        safety: whether users judge the embedding, and mix what it gives with their own fit.
+    """
+
+    def __init__(
+        self, cohort: Cohort, init: Any, train: str, heads: str, safety: bool = False
+    ) -> None:
         super().__init__(cohort, init)
+        self.safety = safety
         self.m = cohort.m
         self.train, self.final = split_examples(self.m, train, heads)
         self.m0 = len(range(self.m)[self.train])
@@ -33,9 +45,15 @@ class LinearClient(CohortClient):
         return np.asarray(block.X.reshape(-1, len(U)) @ U).reshape(*block.y.shape, -1)
 
     def weights(self, block: Cohort, shared: NDArrays) -> Array:
-        """Return w_i = U v_i (B, d), with the final head fitted on the user's own examples."""
-        U = shared[0]
-        return fit_heads(U, block.X[:, self.final], block.y[:, self.final]) @ U.T
+        """Return predictors w_i (B, d), fitted on the user's own examples."""
+        X, y = block.X[:, self.final], block.y[:, self.final]
+        return personal_predictors(shared, X, y, self.safety)
+
+    @task
+    def evidence(self, block: Cohort, shared: NDArrays, told: Announcement) -> Array:
+        """Return what every user's examples say about U, of norm at most 1."""
+        block = block.exact()
+        return evidence(shared[0], block.X, block.y)
 
 
 def split_examples(m: int, train: str, heads: str) -> tuple[slice, slice]:

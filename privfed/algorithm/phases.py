@@ -141,6 +141,7 @@ class Phase:
         measurement: how clip norms that are `auto` are found.
         model: when the shared parameters are a model that may be judged and published: after each
             round, after the last one, or never.
+        closing: whether the phase only judges what the rounds before it have learnt.
     """
 
     task: str
@@ -153,6 +154,7 @@ class Phase:
     announce: Callable[[], list[Array]] | None = None
     measurement: Measurement = field(default_factory=Measurement)
     model: str = EACH
+    closing: bool = False
 
     @property
     def named(self) -> dict[str, Sum]:

@@ -174,13 +174,18 @@ class PrivateStrategy(Strategy):
 
     @property
     def rounds_task(self) -> str:
-        """Name of the task of the last phase, whose rounds are the rounds of the algorithm."""
-        return self.plan[-1].task if self.plan else ""
+        """Name of the task whose rounds are the rounds of the algorithm."""
+        return self._main.task if self._main else ""
 
     @property
     def planned_rounds(self) -> int:
-        """Number of rounds of the last phase."""
-        return self.plan[-1].phase.rounds if self.plan else 0
+        """Number of rounds of the algorithm."""
+        return self._main.rounds if self._main else 0
+
+    @property
+    def _main(self) -> Phase | None:
+        """The last phase that is not closing."""
+        return next((step.phase for step in self.plan[::-1] if not step.phase.closing), None)
 
     # The plan.
 

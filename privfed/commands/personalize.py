@@ -27,7 +27,7 @@ from privfed.data.tables.table_opening import open_table
 from privfed.foundation.atomic_files import write_output
 from privfed.foundation.errors import ConfigError, nearest
 from privfed.models.head_fitting import Fitted, arrays_of, fit_users, predict
-from privfed.models.linear import LinearModel
+from privfed.models.linear_model import LinearModel
 from privfed.models.published_model import Model, Published, read_published
 from privfed.models.table_model import TableModel
 from privfed.privacy.statement import exposes, exposure_in_words

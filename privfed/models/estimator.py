@@ -23,7 +23,7 @@ from privfed.data.tables.schema import Schema, plain_text
 from privfed.foundation.errors import ConfigError, nearest
 from privfed.foundation.linalg import Array
 from privfed.models.head_fitting import fit_head, no_heads, scores
-from privfed.models.linear import LinearModel
+from privfed.models.linear_model import LinearModel
 from privfed.models.logistic_heads import probabilities
 from privfed.models.published_model import Model, Published, read_published
 from privfed.privacy.statement import exposes, exposure_in_words

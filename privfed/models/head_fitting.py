@@ -1,6 +1,6 @@
 """Heads of users who join after training, and their losses on held-out rows.
 
-Heads of a linear model are arrays (u, k, 1); those of a table are :class:`TableHeads`.
+Heads of a linear model are whole predictors (u, d, 1); those of a table are :class:`TableHeads`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from privfed.data.cohort import Ids
 from privfed.data.tables.ragged_cohort import RaggedCohort, TableRows
 from privfed.foundation.linalg import Array
 from privfed.models import logistic_heads, table_heads
-from privfed.models.linear import LinearModel
+from privfed.models.linear_model import LinearModel
 from privfed.models.table_heads import TableHeads
 from privfed.models.table_model import TableModel
 
@@ -41,7 +41,7 @@ def no_heads(model: Model, users: int) -> Heads:
     """Return heads as users without rows have them."""
     if isinstance(model, TableModel):
         return TableHeads.zero(model, users)
-    return np.zeros((users, model.U.shape[1], 1))
+    return np.zeros((users, len(model.U), 1))
 
 
 def fit_head(model: Model, rows: TableRows) -> Heads:

@@ -15,12 +15,15 @@ from privfed.config.saved_config import load_config
 from privfed.data.tables.schema import Schema
 from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import Array
-from privfed.models.linear import LinearModel
+from privfed.models.linear_model import LinearModel
 from privfed.models.table_model import KINDS, MIXTURE, NAMES, TableModel
 
 Model = TableModel | LinearModel
 LEAST_SQUARES = "least-squares"
-"""The `head` of an algorithm's config: users predict <x, U v> with v by least squares."""
+"""The `head` of an algorithm's config: users predict as privfed/models/personal_predictors.py says,
+with least-squares heads on U unless more is published."""
+LINEAR = (("U",), ("U", "spread"), ("U", "heads", "spread"))
+"""Arrays that linear representations publish."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class Published:
         result: content of result.json.
         schema: columns of a table; None without a table.
         head: kind of heads that the algorithm's config states.
+        safety: whether it states that users mix the federated model with their own.
     """
 
     folder: Path
@@ -40,6 +44,7 @@ class Published:
     result: dict[str, Any]
     schema: Schema | None
     head: str | None = None
+    safety: bool = False
 
     @property
     def real(self) -> bool:
@@ -55,14 +60,9 @@ class Published:
         """
         if self.schema is not None and set(NAMES) <= set(self.arrays):
             return self._table(self.schema)
-        U = self.arrays.get("U")
-        if (
-            set(self.arrays) in ({"U"}, {"U", "heads", "spread"})
-            and U is not None
-            and U.ndim == 2
-            and self.head == LEAST_SQUARES
-        ):
-            return LinearModel(U)
+        names = next((names for names in LINEAR if set(names) == set(self.arrays)), None)
+        if names and self.arrays["U"].ndim == 2 and self.head == LEAST_SQUARES:
+            return LinearModel(tuple(self.arrays[name] for name in names), self.safety)
         if set(NAMES) <= set(self.arrays):
             raise ConfigError(
                 f"{self.folder}: has no schema.yaml, so nobody knows what the columns of its "
@@ -113,7 +113,7 @@ def read_published(folder: str | Path) -> Published:
     if not isinstance(result, dict) or not {"algo", "privacy", "n_users"} <= set(result):
         raise ConfigError(f"{folder / 'result.json'}: is not the result of a run")
     arrays, schema = _arrays(folder / "model.npz"), _schema(folder / "schema.yaml")
-    return Published(folder, arrays, result, schema, _head(folder))
+    return Published(folder, arrays, result, schema, *_about_heads(folder))
 
 
 def _arrays(path: Path) -> dict[str, Array]:
@@ -141,9 +141,10 @@ def _schema(path: Path) -> Schema | None:
         ) from error
 
 
-def _head(folder: Path) -> str | None:
-    """Return the kind of heads that the algorithm's config states; None if it states none."""
+def _about_heads(folder: Path) -> tuple[str | None, bool]:
+    """Return the kind of heads that the algorithm's config states, if any, and its `safety`."""
     if not (folder / "config.yaml").exists():
-        return None
-    head = load_config(folder).algo.get("head")
-    return None if head is None else str(head)
+        return None, False
+    algo = load_config(folder).algo
+    head = algo.get("head")
+    return None if head is None else str(head), bool(algo.get("safety", False))

@@ -34,6 +34,10 @@ from strategies.rehearsal import Cascade, columns, rehearsal_of, stage_stds, wei
 
 SMALLEST_HEAD = 0.05
 """Least deviation of heads in any direction, in units of the largest."""
+TIMES = 4
+"""Rehearsals of a cascade."""
+GOOD_ENOUGH = 0.01
+"""Mean of sin^2 of the largest angle, up to which a single stage is taken."""
 DEFAULT_SHARE = 0.55
 """Share of the budget that is assumed if an algorithm does not say what it gives."""
 
@@ -58,7 +62,12 @@ class CascadeStart(Initialiser):
             kept = columns(d, k)
             stds = stage_stds(kept, mu, budget.neighbouring)
             scene = rehearsal_of(d, k, self.m, self.noise)
-            self.expected = scene.cascade(federation.n, kept, stds)
+            self.expected = scene.cascade(federation.n, kept, stds, TIMES)
+            one = columns(d, k, 0.0)
+            stds = stage_stds(one, mu, budget.neighbouring)
+            single = scene.cascade(federation.n, one, stds, TIMES)
+            if single.sines[-1] <= max(1.1 * self.expected.sines[-1], GOOD_ENOUGH):
+                self.expected = single
         return self.expected
 
     def phases(self, federation: Federation) -> list[Phase]:

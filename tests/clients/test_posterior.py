@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 from test_contributions import cohort, settings_for
 
+from clients.fedrep import FedRepClient
 from clients.initialisers.cascade import CascadeTask
-from clients.posterior_fedrep import PosteriorFedRepClient
 from privfed.algorithm.client import CohortClient
 from privfed.data.cohort import Cohort
 from privfed.foundation.linalg import retraction, svec
 from privfed.kernels.least_squares import lstsq
 from privfed.models.linear import fit_heads
+from privfed.models.personal_predictors import (
+    NOISES,
+    NOT_JUDGED,
+    SAYS_NOTHING,
+    Rows,
+    chosen_spread,
+    evidence,
+    judged,
+    personal_predictors,
+)
 from privfed.models.posterior import Prior, unit
 
 
 def embedding(d, k=2, seed=1):
     return retraction(np.random.default_rng(seed).standard_normal((d, k)))
+
+
+def posterior_client(users):
+    return FedRepClient(users, None, "posterior", "all", "all", None, None, noise=0.1)
 
 
 def covariance(prior):
@@ -39,7 +54,7 @@ HEADS = np.array([[1.2, 0.3], [0.3, 0.5]])
 @pytest.mark.parametrize("m", [4, 9])
 def test_directions_are_those_of_the_posterior_mean_of_one_user_at_a_time(m):
     users, U, x = cohort(40, m, 6), embedding(6), 0.3
-    client = PosteriorFedRepClient(users, None, "all", "all", 0.1)
+    client = posterior_client(users)
     shared = [U, HEADS, np.array([x])]
     (total,), _, _ = client.fit(shared, settings_for("direction", 1.0))
     prior = Prior.of_spread(U, HEADS, x, 0.1)
@@ -63,30 +78,69 @@ def test_outer_products_are_those_of_one_user_at_a_time(m):
     np.testing.assert_allclose(total, svec(wanted), rtol=1e-5, atol=1e-5)
 
 
-def test_the_prior_joins_least_squares_heads_and_users_alone():
+def test_users_who_know_nothing_of_heads_predict_alone_or_by_least_squares():
     users, U = cohort(30, 4, 8).exact(), embedding(8)
-    far = Prior.of_spread(U, np.eye(2), 1e9, 1e-6)
-    assert far.outside == pytest.approx(far.root[0, 0])
-    np.testing.assert_allclose(far.predictors(users.X, users.y), lstsq(users.X, users.y), atol=1e-6)
-    near = Prior.of_spread(U, np.eye(2), 0.0, 1e-6)
-    explained = np.matmul(users.X @ U, np.array([1.0, -2.0]))
-    heads = fit_heads(U, users.X, explained) @ U.T
-    np.testing.assert_allclose(near.predictors(users.X, explained), heads, atol=1e-6)
+    alone, least_squares = lstsq(users.X, users.y), fit_heads(U, users.X, users.y) @ U.T
+    far, near = np.array([SAYS_NOTHING]), np.array([NOT_JUDGED])
+    for safety in (False, True):
+        predictors = partial(personal_predictors, X=users.X, y=users.y, safety=safety)
+        np.testing.assert_allclose(predictors([]), alone)
+        np.testing.assert_allclose(predictors([U, far]), alone)
+        np.testing.assert_allclose(predictors([U]), least_squares)
+        np.testing.assert_allclose(predictors([U, near]), least_squares)
 
 
-def test_noise_that_a_user_measures_is_used_in_place_of_the_assumed_one():
-    rng = np.random.default_rng(5)
-    U, V = embedding(20), rng.standard_normal((400, 2))
-    X = rng.standard_normal((400, 10, 20))
-    y = np.matmul(X, (V @ U.T)[..., None])[..., 0] + 0.5 * rng.standard_normal((400, 10))
-    prior = Prior.of_spread(U, np.eye(2), 1e-3, 0.01)
+@pytest.mark.parametrize("m", [5, 15])
+def test_densities_and_means_are_those_of_the_textbook_for_rows_more_or_fewer_than_features(m):
+    users, U = cohort(4, m, 8).exact(), embedding(8)
+    prior = Prior.of_fraction(U, 2, 0.8)
+    logs, W = judged(prior, Rows.of(users.X, users.y))
+    for i, (X, y) in enumerate(zip(users.X, users.y, strict=True)):
+        density, means = [], []
+        for noise in NOISES:
+            ridge = noise**2 * np.mean(X**2)
+            K = X @ covariance(prior) @ X.T + ridge * np.eye(m)
+            scale = y @ np.linalg.solve(K, y) / m
+            density.append(-0.5 * (np.linalg.slogdet(K)[1] + m * math.log(scale)))
+            means.append(posterior_mean(X, y, covariance(prior), math.sqrt(ridge)))
+        parts = np.exp(np.array(density) - max(density))
+        assert logs[i] == pytest.approx(max(density) + math.log(np.mean(parts)))
+        np.testing.assert_allclose(W[i], parts @ np.array(means) / np.sum(parts), atol=1e-8)
 
-    def error(W):
-        return float(np.mean(np.sum((W - V @ U.T) ** 2, axis=1)))
 
-    v, outer = prior.parts(prior.fit(X, y))
-    trusting = v @ prior.root @ U.T + prior.outside * outer
-    assert error(prior.predictors(X, y)) < 0.9 * error(trusting)
+def problem(degrees, noise, m=10, users=1000):
+    """Return examples, targets, true predictors, and an embedding that misses by an angle."""
+    rng, angle = np.random.default_rng(5), math.radians(degrees)
+    Q, V = retraction(rng.standard_normal((20, 4))), rng.standard_normal((users, 2))
+    X, W = rng.standard_normal((users, m, 20)), V @ Q[:, :2].T
+    y = np.matmul(X, W[..., None])[..., 0] + noise * rng.standard_normal((users, m))
+    return X, y, W, math.cos(angle) * Q[:, :2] + math.sin(angle) * Q[:, 2:]
+
+
+@pytest.mark.parametrize("degrees", [0.1, 20, 40, 60, 90])
+@pytest.mark.parametrize(("noise", "m"), [(0.01, 8), (0.5, 8), (0.3, 30)])
+def test_heads_that_users_judged_are_no_worse_than_alone_and_hardly_worse_than_federated(
+    degrees, noise, m
+):
+    X, y, W, U = problem(degrees, noise, m)
+
+    def error(shared, safety=True):
+        return float(np.mean(np.sum((personal_predictors(shared, X, y, safety) - W) ** 2, axis=1)))
+
+    told = evidence(U, X, y)
+    assert np.max(np.sum(told**2, axis=1)) <= 1 + 1e-12
+    spread = chosen_spread(np.mean(told, axis=0), 0.0, 20, 2)
+    mixed, alone, federated = error([U, np.array([spread])]), error([]), error([U])
+    assert mixed <= 1.001 * alone and mixed <= 1.12 * federated
+    if degrees <= 20:
+        assert mixed < 0.8 * alone
+    if degrees == 90:
+        assert spread == SAYS_NOTHING
+
+
+def test_noise_hides_evidence_and_then_users_stay_alone():
+    assert chosen_spread(np.array([0.3, 0.1, 0.0, 0.0]), 0.05, 20, 2) < SAYS_NOTHING
+    assert chosen_spread(np.array([0.3, 0.1, 0.0, 0.0]), 0.5, 20, 2) == SAYS_NOTHING
 
 
 def test_directions_do_not_depend_on_the_scale_of_targets():
@@ -94,8 +148,9 @@ def test_directions_do_not_depend_on_the_scale_of_targets():
     prior = Prior.of_spread(U, HEADS, 0.3, 0.1)
     small, large = (prior.fit(users.X, scale * users.y) for scale in (1.0, 1e6))
     np.testing.assert_allclose(unit(small), unit(large), atol=1e-12)
-    W = prior.predictors(users.X, users.y)
-    np.testing.assert_allclose(prior.predictors(users.X, 1e6 * users.y), 1e6 * W, rtol=1e-6)
+    W = personal_predictors([U, HEADS, np.array([0.3])], users.X, users.y, True)
+    large = personal_predictors([U, HEADS, np.array([0.3])], users.X, 1e6 * users.y, True)
+    np.testing.assert_allclose(large, 1e6 * W, rtol=1e-6)
 
 
 def test_users_without_data_send_nothing_and_all_others_the_same_length():
@@ -103,7 +158,7 @@ def test_users_without_data_send_nothing_and_all_others_the_same_length():
     X, y = users.X.copy(), users.y.copy()
     X[0], y[0] = 0.0, 0.0
     X[1] *= 1e150
-    client = PosteriorFedRepClient(Cohort(users.ids, X, y), None, "all", "all", 0.1)
+    client = posterior_client(Cohort(users.ids, X, y))
     block = next(client.blocks())
     shared = [embedding(6), np.eye(2), np.array([1.0])]
     with np.errstate(all="ignore"):
