@@ -41,6 +41,7 @@ from flwr.server.strategy import Strategy
 
 from privfed.algorithm.announcement import Announcement
 from privfed.algorithm.initialiser import Initialiser
+from privfed.algorithm.masked_steps import MaskedSteps, check_maskable
 from privfed.algorithm.phases import (
     EACH,
     LAST,
@@ -98,6 +99,7 @@ class PrivateStrategy(Strategy):
         """Whether `shared` holds a model, rather than something that is still being prepared."""
         self.sums: dict[str, Any] = {}
         """Errors of a simulation, summed over users after the last step."""
+        self._masked: MaskedSteps | None = None
         self._clock = 0.0
 
     # What an algorithm writes.
@@ -213,6 +215,12 @@ class PrivateStrategy(Strategy):
         self.plan = plan(phases, self.clips, self.federation.privacy, ledger.budget)
         costs = [cost for step in self.plan for _, cost in self.costs(step)]
         ledger.check(costs, f"the {len(costs)} planned releases")
+        if self.federation.secure is not None:
+            for phase in phases:
+                statistic = isinstance(phase.mechanism, GaussianStatistic)
+                for name, total in phase.named.items():
+                    kind = getattr(current(total.bound, 1), "kind", "")
+                    check_maskable(kind, name, phase.selects, statistic)
 
     def _checked(self, arrays: Any, where: str) -> list[Array]:
         """Return shared parameters as a list of arrays of 64-bit numbers, or say what is wrong."""
@@ -312,6 +320,10 @@ class PrivateStrategy(Strategy):
         self._wait_for_quorum(client_manager, asked)
         told = self.shared if step.phase.announce is None else step.phase.announce()
         ins = FitIns(ndarrays_to_parameters(told), self.announcement(step).to_config())
+        if self.federation.secure is not None:
+            if self._masked is None:
+                self._masked = MaskedSteps(self.federation)
+            return self._masked.announce(self, step, ins, self._registered(client_manager))
         return [(node, ins) for node in self._registered(client_manager) if node.cid in asked]
 
     def aggregate_fit(
@@ -334,29 +346,21 @@ class PrivateStrategy(Strategy):
             wanted += [(shapes[name], self.bound(step, name).clip) for name in names]
         if measure is not None:
             wanted += [((measure.size,), measure.bound.clip)] * len(names)
-        if self.federation.strict:  # here a wrong shape is a mistake, not a hostile node
-            check_shapes(results, step.task, [shape for shape, _ in wanted])
-        bounded: Callable[[Array, float], Array] = clamp if step.phase.selects else clip
-        if step.releases and len(names) == 1 and measure is None:
-            bounded = PROJECTIONS.get(self.bound(step, names[0]).kind, bounded)
-        reach = self.federation.reach(groups, group)
-        totals, answered = totals_of(results, wanted, reach, bounded, self.done + 1)
-        present = sum(asked.get(cid, 0) for cid in answered)
-        if present < self.federation.quorum * users:
-            raise TooFewAnswersError(
-                f"only {present} of {users} users answered in step {self.done + 1}; it was not "
-                f"released, {RESUME}",
-                self.federation.rejoin_timeout,
-            )
         self.federation.before_release(sum(8 * math.prod(shape) for shape, _ in wanted))
+        made = len(ledger.releases)
+        if self._masked is not None:
+            missing = self._masked.release(self, step, results)
+            totals, present = [np.zeros(shape) for shape, _ in wanted], users - missing
+        else:
+            totals, present = self._totals(step, results, wanted, asked)
         record = StepRecord(self.done + 1, step.task, step.round, users)
         if step.releases:
-            made = len(ledger.releases)
             released = self.release(step, dict(zip(names, totals, strict=False)), n)
             first = self._charged(step, ledger.releases[made:])
             if isinstance(first, GaussianRelease):
                 record.clip = first.clip
-                record.noise_std = first.std / (first.sampling * n)
+                wider = 1.0 if self._masked is None else self._masked.wider(users - present)
+                record.noise_std = wider * first.std / (first.sampling * n)
             self.apply(step, released)
         if measure is not None:
             self._measure(step, dict(zip(names, totals[-len(names) :], strict=True)), n)
@@ -367,6 +371,31 @@ class PrivateStrategy(Strategy):
         record.epsilon, record.missing_users = ledger.epsilon, users - present
         self._finish(record)
         return ndarrays_to_parameters(self.shared), {}
+
+    def _totals(
+        self,
+        step: Step,
+        results: list[tuple[ClientProxy, FitRes]],
+        wanted: list[tuple[tuple[int, ...], float]],
+        asked: dict[str, int],
+    ) -> tuple[list[Array], int]:
+        """Return the sums over nodes, each clipped again, and the number of users behind them."""
+        names, users = list(step.phase.named), sum(asked.values())
+        if self.federation.strict:  # here a wrong shape is a mistake, not a hostile node
+            check_shapes(results, step.task, [shape for shape, _ in wanted])
+        bounded: Callable[[Array, float], Array] = clamp if step.phase.selects else clip
+        if step.releases and len(names) == 1 and not step.question:
+            bounded = PROJECTIONS.get(self.bound(step, names[0]).kind, bounded)
+        reach = self.federation.reach(step.phase.groups, step.group)
+        totals, answered = totals_of(results, wanted, reach, bounded, self.done + 1)
+        present = sum(asked.get(cid, 0) for cid in answered)
+        if present < self.federation.quorum * users:
+            raise TooFewAnswersError(
+                f"only {present} of {users} users answered in step {self.done + 1}; it was not "
+                f"released, {RESUME}",
+                self.federation.rejoin_timeout,
+            )
+        return totals, present
 
     def release(self, step: Step, sums: dict[str, Array], users: float) -> list[Any]:
         """Pass the sums of a step through the noise gate.

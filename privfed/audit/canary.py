@@ -137,6 +137,7 @@ class SharedDraws:
     def __init__(self, source: NoiseSource) -> None:
         self.source, self.name, self.repeatable = source, source.name, source.repeatable
         self.distribution, self.margin = source.distribution, source.margin
+        self.parts = source.parts
         self._drawn: dict[tuple[int, int, str, int], list[Whole]] = {}
         self._left: dict[tuple[int, int, str, int], Iterator[Whole]] = {}
 

@@ -46,6 +46,7 @@ class WatchedSource:
     def __init__(self, source: NoiseSource, ledger: Callable[[], Ledger], seen: Transcript) -> None:
         self.source, self.name, self.repeatable = source, source.name, source.repeatable
         self.distribution, self.margin = source.distribution, source.margin
+        self.parts = source.parts
         self._ledger, self._seen = ledger, seen
 
     def _note(self, name: str, round: int) -> None:

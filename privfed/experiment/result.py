@@ -20,6 +20,7 @@ from privfed import __version__
 from privfed.data.evaluation_bins import Scale
 from privfed.data.evaluation_metrics import HeldOut
 from privfed.foundation.linalg import Array
+from privfed.privacy.settings import NOBODY, SIMULATED
 from privfed.privacy.statement import SIMULATION
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class PrivacyResult:
             `none`.
         noise: where noise comes from.
         releases: number of releases.
+        trust: who was trusted with the sums of nodes: server, nobody, or simulated (the noise of
+            nobody, without masks).
         would_be: guarantee that the same run with secret noise would have; None unless the run is
             a simulation. `epsilon` is then what that run would guarantee.
         epsilon_by_neighbouring: cost under each relation for which sensitivities are known.
@@ -53,6 +56,7 @@ class PrivacyResult:
     guarantee: str
     noise: str
     releases: int
+    trust: str
     would_be: str | None
     epsilon_by_neighbouring: dict[str, float]
     account: dict[str, Any] | str
@@ -216,6 +220,7 @@ def result_of(
         *init_notes,
         *data.notes,
         *absences(experiment),
+        *trust_notes(experiment),
     ]
     # Without a guarantee no number may look like one, whatever the ledger holds.
     general = basis in ("none", "worst-case")
@@ -244,6 +249,7 @@ def result_of(
             would_be=basis if simulation else None,
             noise=source.name,
             releases=len(ledger.releases),
+            trust=experiment.federation.privacy.trust,
             epsilon_by_neighbouring=cost,
             account=experiment.account.statement(),
         ),
@@ -258,6 +264,23 @@ def judged(sums: dict[str, Any]) -> dict[str, int] | None:
     if not sums.get("judged"):
         return None
     return {"rows": int(sums["judged"]), "users": int(sums["judged_users"])}
+
+
+def trust_notes(experiment: Experiment) -> list[str]:
+    """Return a note on what nobody being trusted rests on, or on masks that were left out."""
+    privacy = experiment.federation.privacy
+    if privacy.trust == NOBODY:
+        return [
+            f"No server saw the sum of a node (secure aggregation). At least {privacy.honest:g} of "
+            f"the users answered in every step, and the noise holds if nodes of at most "
+            f"{privacy.colluding:g} of the users help the server."
+        ]
+    if privacy.trust == SIMULATED:
+        return [
+            "Secure aggregation was simulated: the noise is that of nodes, but sums were not "
+            "masked, and this process saw all of them."
+        ]
+    return []
 
 
 def absences(experiment: Experiment) -> list[str]:

@@ -22,7 +22,8 @@ from privfed.experiment.evaluation import Evaluation
 from privfed.experiment.judgement import Judgement
 from privfed.experiment.result import Outcome, result_of
 from privfed.experiment.run_account import Outside, RunAccount, account_of, keep_account_path
-from privfed.federation.client_factory import ClientFactory
+from privfed.experiment.secure_terms import nodes_noise, secure_terms
+from privfed.federation.client_factory import BY_TOKEN, SEEDED, ClientFactory
 from privfed.federation.federation import Federation
 from privfed.federation.roster import Roster
 from privfed.federation.step_record import StepRecord
@@ -32,7 +33,7 @@ from privfed.foundation.linalg import Array
 from privfed.privacy.gate import NoiseGate
 from privfed.privacy.ledger import Budget, Ledger
 from privfed.privacy.noise import NoiseSource, noise_source
-from privfed.privacy.settings import PrivacySettings, check_delta
+from privfed.privacy.settings import NOBODY, TRUSTED, PrivacySettings, check_delta
 from privfed.runtimes.runtime import Runtime
 
 Row = dict[str, Any]
@@ -85,6 +86,10 @@ class Experiment:
             **{str(key): value for key, value in cfg.privacy.items() if key != "noise"}
         )
         noise = noise_source(cfg.privacy.noise, cfg.seed, self.simulated)
+        terms = None
+        if privacy.trust != TRUSTED:
+            terms = secure_terms(self.roster, privacy, cfg.seed, noise)
+            noise = nodes_noise(noise, terms, privacy)
         self.ledger = Ledger(self.budget, dated=self.simulated)
         self.federation = Federation(
             nodes=self.nodes,
@@ -100,6 +105,7 @@ class Experiment:
             publish=not self.simulated,
             schema=self.data.schema,
             U_star=self.data.U_star if self.simulated else None,
+            secure=terms if privacy.trust == NOBODY else None,
             **vars(self.runtime.patience),
         )
         self.strategy = self._make_strategy(self.federation)
@@ -109,6 +115,9 @@ class Experiment:
         self.charged = True
         """Whether releases are those of a run, rather than a checker's repetitions."""
         self.factory = self.factory.planned(plan_for_nodes(self.strategy))
+        if self.federation.secure is not None:
+            how = SEEDED if noise.repeatable else BY_TOKEN
+            self.factory = replace(self.factory, secure=how, given_source=self.data)
         self.watches = True
         """Whether fresh public users are judged after every step, where data are simulated."""
         # Settings of clients are checked before anything is written.
@@ -196,6 +205,9 @@ class Experiment:
                 self.ledger.on_charge = self.account.record
             if folder is not None and self.remembers and self.simulated:
                 self.factory = self.factory.keeping(folder / PRIVATE)
+            if self.federation.secure is not None and not self.federation.gate.source.repeatable:
+                terms = replace(self.federation.secure, run=self.factory.run)
+                self.federation.secure = terms
             evaluation = Evaluation(self)
             if self.data.simulated and self.watches:
                 self.federation.validate = evaluation.validator()

@@ -19,12 +19,16 @@ from privfed.config.instantiation import Settings, algorithm_settings, build, fi
 from privfed.data.cohort import UserCohort
 from privfed.data.source import DataSource
 from privfed.federation.head_store import HeadStore
+from privfed.federation.masked_client import MaskedClient, simulated_key
 from privfed.federation.node_settings import Welcome
 from privfed.federation.plan import Plan
+from privfed.federation.roster import Member
 from privfed.federation.user_state import Memory
 from privfed.foundation.compilation import Job, expect
 from privfed.foundation.linalg import Array
+from privfed.secure.node import SecureNode
 
+SEEDED, BY_TOKEN = "seed", "token"
 TYPICAL_ROWS = 20
 """Rows of one real user, for the estimate of how much there is to compute."""
 
@@ -64,6 +68,8 @@ class ClientFactory:
             only unless given.
         plan: what nodes will be asked, where they are told beforehand.
         run: number of the run, likewise.
+        secure: how nodes of simulated users find their keys under secure aggregation: by the seed,
+            or by their token; empty without secure aggregation.
         given_source: data source that was made before; made from the settings unless given. It
             stays in this process: it is neither compared nor pickled.
     """
@@ -77,6 +83,7 @@ class ClientFactory:
     private: str | None = None
     plan: Plan | None = field(default=None, compare=False, repr=False)
     run: str = field(default="", compare=False)
+    secure: str = ""
     given_source: DataSource | None = field(default=None, compare=False, repr=False)
 
     @classmethod
@@ -137,6 +144,9 @@ class ClientFactory:
             self.seed,
             *counts,
             self.private,
+            None,
+            self.run,
+            self.secure,
         )
 
     def keeping(self, folder: Path) -> ClientFactory:
@@ -157,6 +167,19 @@ class ClientFactory:
         if self.private is not None and client.memory is not None:
             client.memory.keep_in(Path(self.private))
         return client
+
+    def node(self, member: Member, users: range) -> Client:
+        """Make the Flower client of a node of simulated users.
+
+        Args:
+            member: the node.
+            users: public numbers of its users.
+        """
+        client: Client = self(users).to_client()
+        if not self.secure:
+            return client
+        key = simulated_key(member.name, member.token, self.seed, self.secure == SEEDED)
+        return MaskedClient(client, SecureNode(key))
 
     def welcome(
         self,
@@ -191,6 +214,7 @@ class ClientFactory:
             simulated=simulated,
             plan=None if published or self.plan is None else self.plan.to_dict(),
             run="" if published else self.run,
+            secure="" if published else self.secure,
         )
 
     def serving(self, cohort: UserCohort) -> Any:

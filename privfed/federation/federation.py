@@ -19,6 +19,7 @@ from privfed.federation.step_record import StepRecord
 from privfed.foundation.linalg import Array
 from privfed.privacy.gate import NoiseGate
 from privfed.privacy.settings import PrivacySettings
+from privfed.secure.terms import Terms
 
 RARE = 1e-12
 """Probability that the honest users of one node in one group are more than the server expects."""
@@ -65,6 +66,8 @@ class Federation:
     before_release: Callable[[int], None] = field(default=lambda size: None)
     """Called before a step is charged, with the bytes of its sums: makes sure that its result can
     be kept, and raises otherwise."""
+    secure: Terms | None = None
+    """Frame of secure aggregation; None: the server is trusted with the sums of nodes."""
     ready: float = 0.0
     """Time at which every node had joined, by time.perf_counter."""
 
@@ -111,8 +114,11 @@ class Federation:
     def asked(self, groups: int, group: int | None) -> dict[str, int]:
         """Return the nodes that are asked in a step, with the number of registered users of each.
 
-        Nodes none of whose users can take part are not asked, unless that holds for all nodes.
+        Nodes none of whose users can take part are not asked, unless that holds for all nodes, or
+        nobody may know who takes part.
         """
+        if self.secure is not None:
+            return self.registered
         able = {cid for cid, users in self.reach(groups, group).items() if users}
         return {cid: n for cid, n in self.registered.items() if cid in able or not able}
 

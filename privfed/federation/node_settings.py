@@ -31,6 +31,8 @@ class Welcome:
         plan: what will be asked, as values of JSON (see :class:`privfed.federation.plan.Plan`);
             None if nothing will be.
         run: number that the server drew for the run; a resumed run keeps it.
+        secure: whether sums leave masked, and how simulated nodes find their keys; see
+            :class:`privfed.federation.client_factory.ClientFactory`.
     """
 
     client: Settings
@@ -48,6 +50,7 @@ class Welcome:
     simulated: bool = False
     plan: dict[str, Any] | None = None
     run: str = ""
+    secure: str = ""
 
     def to_json(self) -> str:
         """Return the text that travels to the node."""
@@ -98,6 +101,7 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     "simulated": bool,
     "plan": (dict, type(None)),
     "run": str,
+    "secure": str,
 }
 
 

@@ -21,6 +21,7 @@ from privfed.foundation.errors import ConfigError
 from privfed.privacy.account_place import set_of
 
 TOKEN_BYTES = 32
+PUBLIC = re.compile("([0-9a-f]{64})?")
 NAME = re.compile(r"[A-Za-z0-9_@+][A-Za-z0-9_@+.-]{0,99}")
 
 
@@ -33,6 +34,7 @@ class Member:
         users: number of users behind the node.
         token: secret with which the node proves its identity.
         simulated: whether the users are simulated.
+        key: public key that the node made, hexadecimal; empty if it made none.
 
     Raises:
         ConfigError: if a value is not allowed.
@@ -42,6 +44,7 @@ class Member:
     users: int
     token: str
     simulated: bool = False
+    key: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
@@ -55,6 +58,10 @@ class Member:
             )
         if not isinstance(self.token, str) or len(self.token) < TOKEN_BYTES:
             raise ConfigError(f"roster: the token of {self.name} is missing or too short")
+        if not isinstance(self.key, str) or not PUBLIC.fullmatch(self.key):
+            raise ConfigError(
+                f"roster: the key of {self.name} must be what privfed client --enroll printed"
+            )
 
 
 class Roster:

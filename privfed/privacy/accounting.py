@@ -41,9 +41,10 @@ from scipy.special import log_ndtr
 from privfed.privacy.directed_rounding import product_up, quotient_up, root_up, up
 
 ROUNDED_GAUSSIAN, DISCRETE_GAUSSIAN = "rounded-gaussian", "discrete-gaussian"
+SUMMED_GAUSSIANS = "sum-of-rounded-gaussians"
 WIDER = 1e-6
-"""By how much a discrete Gaussian's cost counts more. It covers a factor 1 + WIDER on delta, which
-holds for up to 2e9 released numbers."""
+"""By how much a cost counts more if noise is no rounded Gaussian. It covers a factor 1 + WIDER on
+delta, which holds for up to 2e9 released numbers."""
 
 
 class Cost(Protocol):
@@ -97,7 +98,9 @@ class GaussianRelease:
         grid: step of the grid that sum and noise lie on; 0 if there is none.
         summation: how much further rounding can move the sums over two data sets apart.
         noise: distribution of the noise on whole multiples of the grid. With s = std / grid, it is
-            round(s Z) of a standard normal Z, or the discrete Gaussian of parameter s.
+            round(s Z) of a standard normal Z, or the discrete Gaussian of parameter s, or a sum of
+            independent round(s_j Z_j) with s_1^2 + s_2^2 + ... >= s^2.
+        parts: largest number of rounded Gaussians that are added up.
     """
 
     mechanism: ClassVar[str] = "gaussian"
@@ -114,6 +117,7 @@ class GaussianRelease:
     grid: float = 0.0
     summation: float = 0.0
     noise: str = ROUNDED_GAUSSIAN
+    parts: int = 1
 
     @property
     def rounding(self) -> float:
@@ -132,14 +136,17 @@ class GaussianRelease:
     def epsilon(self) -> float:
         """Return what is charged besides mu: 0 for a rounded Gaussian.
 
-        Densities of discrete and rounded Gaussians differ by factors of at most e^epsilon, except
-        with a probability below 1e-300 (docs/proofs.md).
+        Densities of the other distributions and of a rounded Gaussian differ by factors of at most
+        e^epsilon, except with a probability below 1e-300 (docs/proofs.md).
         """
         if self.noise == ROUNDED_GAUSSIAN or self.std == 0:
             return 0.0
         if self.grid <= 0:  # a line of a ledger that does not say it
             return math.inf
         longest = self.size + 2 * math.sqrt(700.0 * self.size) + 1400.0
+        if self.noise == SUMMED_GAUSSIANS:
+            total = (self.parts + 1) * (self.size + 1.02 * longest)
+            return total / (24 * (self.std / self.grid) ** 2)
         return (self.size + 1.02 * longest) / (8 * (self.std / self.grid) ** 2)
 
 

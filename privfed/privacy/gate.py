@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from privfed.foundation.errors import ConfigError, PrivfedError
 from privfed.foundation.linalg import Array
-from privfed.privacy.accounting import DISCRETE_GAUSSIAN, GaussianRelease, SelectionRelease
+from privfed.privacy.accounting import ROUNDED_GAUSSIAN, GaussianRelease, SelectionRelease
 from privfed.privacy.bounds import Bound
 from privfed.privacy.distances import ASSUMED, sensitivity_of
+from privfed.privacy.exact_sampling import Whole
 from privfed.privacy.ledger import Ledger
 from privfed.privacy.neighbouring import REPLACE_ONE
 from privfed.privacy.noise import NoiseSource
@@ -18,6 +20,8 @@ from privfed.privacy.summation import UNIT, excess
 
 GRID = -24
 """Releases lie on a grid whose step is about 2^GRID times the standard deviation of the noise."""
+MASKED_GRID = -40
+"""Masked sums without noise lie on a grid whose step is about 2^MASKED_GRID times the clip norm."""
 
 
 LARGEST_DELTA = 0.1
@@ -29,12 +33,14 @@ class NoiseGate:
 
     def __init__(self, ledger: Ledger, source: NoiseSource) -> None:
         delta = ledger.budget.delta
-        if source.distribution == DISCRETE_GAUSSIAN and delta > LARGEST_DELTA:
+        if source.distribution != ROUNDED_GAUSSIAN and delta > LARGEST_DELTA:
             allowed = f"privacy.noise={source.name} needs at most {LARGEST_DELTA}"
             raise ConfigError.of("delta", delta, allowed)
         self.ledger = ledger
         self.source = source
         ledger.simulation = source.repeatable
+        self._opened: dict[tuple[str, int], Array] = {}
+        """Noisy sums of masked steps, charged already, by name and round."""
 
     def release(
         self,
@@ -72,6 +78,71 @@ class NoiseGate:
             BudgetError: if the release would exceed the budget; nothing leaves.
             PrivfedError: if groups do not compose in parallel with this bound; nothing leaves.
         """
+        if (name, round) in self._opened:
+            return self._opened.pop((name, round)).reshape(total.shape)
+        made = self.calibrated(
+            name,
+            total.size,
+            bound=bound,
+            mu=mu,
+            round=round,
+            group=group,
+            sampling=sampling,
+            users=users,
+        )
+        self.ledger.charge(made)
+        if made.std == 0:
+            return total
+        s = int(made.std / made.grid)
+        noise = self.source.normal(total.size, s, name, round).reshape(total.shape)
+        on_grid = np.rint(total / made.grid).astype(np.int64)
+        return np.asarray(made.grid * (on_grid + noise), dtype=np.float64)
+
+    def open(
+        self, releases: Sequence[GaussianRelease], unmask: Callable[[], Sequence[Whole]]
+    ) -> None:
+        """Charge the releases of a masked step, and only then have their sums unmasked.
+
+        The noise is in the sums already; `release` returns them.
+
+        Args:
+            releases: what is released, as `calibrated` says.
+            unmask: returns the noisy sum of each, in steps of its grid.
+
+        Raises:
+            BudgetError: if a release would exceed the budget; nothing is unmasked.
+        """
+        for made in releases:
+            self.ledger.charge(made)
+        for made, total in zip(releases, unmask(), strict=True):
+            self._opened[made.name, made.round] = made.grid * total.astype(np.float64)
+
+    def calibrated(
+        self,
+        name: str,
+        size: int,
+        *,
+        bound: Bound,
+        mu: float,
+        round: int,
+        group: int | None = None,
+        sampling: float = 1.0,
+        users: int = 0,
+        masked: bool = False,
+    ) -> GaussianRelease:
+        """Return a release as the ledger charges it, with its noise and its grid: all public.
+
+        Args:
+            name: see `release`.
+            size: number of entries of the sum.
+            bound: see `release`.
+            mu: see `release`.
+            round: see `release`.
+            group: see `release`.
+            sampling: see `release`.
+            users: see `release`.
+            masked: whether the sum lies on a grid even without noise.
+        """
         relation = self.ledger.budget.neighbouring
         # What is assumed about unclipped parts is assumed of the computed sums.
         summation = 0.0 if bound.kind == ASSUMED else bound.radius * excess(users)
@@ -81,38 +152,35 @@ class NoiseGate:
                 bound.kind, bound.radius, relation, sampling=sampling, rounding=rounding
             )
 
-        def charge(sensitivity: float, std: float, grid: float) -> None:
-            self.ledger.charge(
-                GaussianRelease(
-                    name,
-                    round,
-                    total.size,
-                    bound.radius,
-                    sensitivity,
-                    std,
-                    group,
-                    sampling,
-                    bound.kind,
-                    grid,
-                    summation,
-                    self.source.distribution,
-                )
+        def made(sensitivity: float, std: float, grid: float) -> GaussianRelease:
+            return GaussianRelease(
+                name,
+                round,
+                size,
+                bound.radius,
+                sensitivity,
+                std,
+                group,
+                sampling,
+                bound.kind,
+                grid,
+                summation,
+                self.source.distribution,
+                self.source.parts,
             )
 
         if math.isinf(mu):
-            charge(moved(summation), 0.0, 0.0)
-            return total
+            grid = 2.0 ** (math.floor(math.log2(bound.radius)) + MASKED_GRID) if masked else 0.0
+            return made(moved(summation + grid * math.sqrt(size)), 0.0, grid)
         mu *= 1 - self.source.margin
-        grid = 2.0 ** (math.floor(math.log2(moved(0.0) / mu)) + GRID)
-        rounding = summation + grid * math.sqrt(total.size)
+        # Parts of a sum lie on a finer grid, so that each is as fine as one whole noise.
+        finer = math.ceil(math.log2(self.source.parts) / 2)
+        grid = 2.0 ** (math.floor(math.log2(moved(0.0) / mu)) + GRID - finer)
+        rounding = summation + grid * math.sqrt(size)
         sensitivity = moved(rounding)
         if group is not None:
             self._check_moves(bound.radius + rounding, sensitivity)
-        s = math.ceil(sensitivity / mu / grid)
-        charge(sensitivity, s * grid, grid)
-        noise = self.source.normal(total.size, s, name, round).reshape(total.shape)
-        on_grid = np.rint(total / grid).astype(np.int64)
-        return np.asarray(grid * (on_grid + noise), dtype=np.float64)
+        return made(sensitivity, math.ceil(sensitivity / mu / grid) * grid, grid)
 
     def _check_moves(self, radius: float, sensitivity: float) -> None:
         """Check what parallel composition needs where replacing a user may change its group.

@@ -329,7 +329,7 @@ def read_release(line: dict[str, Any]) -> Release:
     kinds: tuple[Any, ...] = (GaussianRelease, SelectionRelease)
     kind = next(kind for kind in kinds if kind.mechanism == line["mechanism"])
     # Ledgers of earlier versions do not name these: their bounds are norms.
-    later = {"bound", "grid", "summation", "noise"}
+    later = {"bound", "grid", "summation", "noise", "parts"}
     values = {
         field.name: line[field.name]
         for field in fields(kind)

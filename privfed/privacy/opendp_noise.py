@@ -21,7 +21,7 @@ class OpenDPNoise:
     """Draws of the library opendp: discrete Gaussians, and permute-and-flip for choices."""
 
     name, repeatable = "opendp", False
-    distribution, margin = DISCRETE_GAUSSIAN, 1e-5
+    distribution, margin, parts = DISCRETE_GAUSSIAN, 1e-5, 1
 
     def __init__(self) -> None:
         try:

@@ -20,11 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from privfed.privacy.exact_sampling import MOST, Whole
+from privfed.privacy.exact_sampling import Whole
 
 ERROR = 1e-13
 """Bound on the absolute error of `ndtri` on (2^-65, 1/2], rounding of its argument and of the
 product with s included. The largest error seen is 2e-15."""
+MOST = 1 << 36
+"""Largest s: products with quantiles are whole numbers of at most 42 bits."""
 BITS = 63
 """Bits of V in the first word; the remaining one is the sign."""
 

@@ -13,6 +13,7 @@ Clip = float | str
 """A clip norm, or `auto`: found by a private quantile."""
 LARGEST_DELTA = 0.1
 """Largest delta that is accepted without being forced."""
+TRUSTED, NOBODY, SIMULATED = "server", "nobody", "simulated"
 SHARE = Number(lambda x: 0 < x < 1, "must lie strictly between 0 and 1")
 
 
@@ -37,7 +38,23 @@ class Text:
             raise ConfigError.of(key, value, "must be a name or a path")
 
 
+@dataclass(frozen=True)
+class Trust:
+    """Who is trusted with the sums of nodes."""
+
+    def check(self, key: str, value: object) -> None:
+        """See :class:`privfed.foundation.constraints.Constraint`."""
+        if value not in (TRUSTED, NOBODY, SIMULATED):
+            raise ConfigError.of(
+                key,
+                value,
+                "must be server, nobody (nodes mask their sums and add the noise), or simulated "
+                "(the noise of nobody, without masks)",
+            )
+
+
 CLIP_NORM = ClipNorm()
+FRACTION = Number(lambda x: 0 <= x <= 1, "must lie between 0 and 1")
 TEXT = Text()
 
 
@@ -62,6 +79,10 @@ class PrivacySettings:
             exceed.
         data_name: public name by which the data are recognised; None goes by file and users.
         force_delta: allow a delta above LARGEST_DELTA.
+        trust: who is trusted with the sums of nodes: the server, or nobody; `simulated` draws the
+            noise of nobody without masks, for large simulations.
+        honest: with nobody trusted, fraction of the users that has to answer in every step.
+        colluding: likewise, fraction of the users whose nodes may tell the server all they know.
     """
 
     clip: Annotated[Clip, CLIP_NORM] | None
@@ -73,6 +94,9 @@ class PrivacySettings:
     account_limit: Annotated[float, POSITIVE] | None = None
     data_name: Annotated[str, TEXT] | None = None
     force_delta: Annotated[bool, FLAG] = False
+    trust: Annotated[str, Trust()] = TRUSTED
+    honest: Annotated[float, FRACTION] = 0.9
+    colluding: Annotated[float, FRACTION] = 0.01
 
     def __post_init__(self) -> None:
         check_settings("privacy", PrivacySettings, vars(self))

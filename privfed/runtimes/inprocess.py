@@ -54,7 +54,7 @@ class InProcess(Runtime):
         manager = SimpleClientManager()
         # One BLAS thread per worker: the nodes are the parallelism.
         with threadpool_limits(1), ThreadPoolExecutor(self.threads) as pool:
-            clients = pool.map(factory, roster.nodes.values())
+            clients = pool.map(factory.node, roster, roster.nodes.values())
             for cid, client in zip(roster.nodes, clients, strict=True):
-                manager.register(LocalProxy(cid, client.to_client()))
+                manager.register(LocalProxy(cid, client))
             run_server_loop(strategy, manager, rounds, workers=self.threads)

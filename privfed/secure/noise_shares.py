@@ -25,8 +25,8 @@ from functools import cached_property
 
 import numpy as np
 
-from privfed.privacy.exact_sampling import MOST, Whole
-from privfed.privacy.quantile_sampling import rounded_normals
+from privfed.privacy.exact_sampling import Whole
+from privfed.privacy.quantile_sampling import MOST, rounded_normals
 from privfed.secure.keys import quick, stream
 
 LEVELS = 5

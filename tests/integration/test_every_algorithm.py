@@ -11,6 +11,7 @@ from privfed.commands.run import main
 from privfed.config.composition import compose
 from privfed.config.option_groups import options
 from privfed.experiment.wiring import Experiment
+from privfed.foundation.errors import ConfigError
 
 SMALL = {
     "expmech": ("data.n=200", "data.d=6", "rounds=3", "algo.candidates=20"),
@@ -165,3 +166,17 @@ def test_a_run_that_users_alone_solve_without_any_error_is_written(tmp_path, mon
     assert main(["algo=jlmargin", "eps=100", "out=o", "--quiet", *easy]) == 0
     result = json.loads((tmp_path / "o/result.json").read_text())
     assert result["metrics"]["risk_standalone"] == 0 and (tmp_path / "o/report.html").exists()
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_every_gaussian_algorithm_runs_with_nobody_trusted(algo):
+    """No strategy and no client knows of masks; selections are refused before anything is sent."""
+    masked = ["eps=3", *settings(algo), "privacy.trust=nobody", "runtime.nodes=4"]
+    if algo in ("expmech", "jlmargin"):
+        with pytest.raises(ConfigError, match="a selection needs a server"):
+            Experiment(compose(masked))
+        return
+    made = Experiment(compose(masked))
+    made.run()
+    assert all(release.noise == "sum-of-rounded-gaussians" for release in made.ledger.releases)
+    assert made.strategy.done == len(made.strategy.plan) and made.ledger.epsilon <= 3
