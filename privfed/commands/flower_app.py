@@ -97,6 +97,10 @@ def conduct(grid: Grid, run: Mapping[str, Any]) -> Path:
     Raises:
         PrivfedError: if the settings are not allowed, or the run cannot go on.
     """
+    from privfed.experiment.registered_users import (
+        check_takes_real_users,
+        with_registered_users,
+    )
     from privfed.experiment.run_folder import start_folder
     from privfed.experiment.wiring import Experiment
     from privfed.report.run_files import write_run
@@ -105,9 +109,9 @@ def conduct(grid: Grid, run: Mapping[str, Any]) -> Path:
 
     cfg = configuration(run)
     roster = Roster.read(Path(str(run["roster"]))) if run.get("roster") else None
-    if roster is not None and cfg.data.get("n", 0) is None:
-        cfg.data.n = roster.users
+    with_registered_users(cfg, roster)
     experiment = Experiment(cfg, roster)
+    check_takes_real_users(experiment)
     if roster is None and not experiment.simulated:
         raise ConfigError(
             "roster: real users take part; "

@@ -41,6 +41,8 @@ examples:
       an authority of your own, for tests and demos
   privfed server eps=1 data=remote data.d=5 --roster roster.json --listen 0.0.0.0:8080 \\
       --certificates certificates
+  privfed server eps=1 data=table data.schema=schema.yaml --roster roster.json --certificates DIR
+      tables of real users, read by the schema that the server declares
   privfed server eps=1 data.n=200 runtime.nodes=3 --insecure
       simulated users, clients started by hand
   privfed server --resume RUN --certificates certificates
@@ -112,6 +114,7 @@ def _execute(options: argparse.Namespace) -> None:
     use_config_dir(options.config_dir)
     cfg, roster = _settings(options)
 
+    from privfed.experiment.registered_users import check_takes_real_users
     from privfed.experiment.run_folder import carry_out, start_folder
     from privfed.experiment.wiring import Experiment
     from privfed.federation.user_state import PRIVATE, private_folder
@@ -125,6 +128,7 @@ def _execute(options: argparse.Namespace) -> None:
         raise ConfigError.of(
             "runtime", cfg.runtime.name, "privfed server is the server of runtime=grpc"
         )
+    check_takes_real_users(experiment)
     loggers.chosen(cfg)
     _configure(runtime, experiment, options)
     if options.publish is not None:
@@ -155,6 +159,7 @@ def _settings(options: argparse.Namespace) -> tuple[DictConfig, Roster | None]:
     """Return the configuration and the roster, of a new run or of the one in a folder."""
     from privfed.config.composition import compose
     from privfed.config.saved_config import finished, recall
+    from privfed.experiment.registered_users import with_registered_users
     from privfed.federation.roster import Roster
     from privfed.federation.user_state import PRIVATE
 
@@ -175,8 +180,8 @@ def _settings(options: argparse.Namespace) -> tuple[DictConfig, Roster | None]:
         raise ConfigError.of(
             "runtime", cfg.runtime.name, "privfed server is the server of runtime=grpc"
         )
-    if roster is not None and cfg.data.get("n", 0) is None:
-        cfg.data.n = roster.users
+    if before is None:
+        with_registered_users(cfg, roster)
     return cfg, roster
 
 

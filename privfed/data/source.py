@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from privfed.data.cohort import Cohort, Ids, UserCohort
 from privfed.data.evaluation_bins import LOGARITHMIC, Scale
@@ -76,6 +76,15 @@ class DataSource(Protocol):
             Metrics by name; none where the truth is unknown.
         """
         return {}
+
+    def told(self, settings: dict[str, Any], simulated: bool) -> dict[str, Any]:
+        """Return the settings from which a node on another machine makes this source.
+
+        Args:
+            settings: settings of this source.
+            simulated: whether the users of the node are simulated.
+        """
+        return settings
 
     def describe_split(self) -> Ids | None:
         """Count each user's training examples by class (n, classes); None without classes."""

@@ -123,6 +123,8 @@ class Experiment:
         # Settings of clients are checked before anything is written.
         trial = self.factory.serving(self.data.empty())
         check_tasks(self.strategy, trial)
+        self.takes_rows: bool = trial.takes_rows
+        """Whether real users can take part, who bring rows of tables."""
         self.remembers = trial.memory is not None
         """Whether users keep state from round to round."""
 

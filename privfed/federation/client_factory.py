@@ -201,7 +201,7 @@ class ClientFactory:
         return Welcome(
             client=self.client,
             init=self.init,
-            data=self.data,
+            data=source.told(dict(self.data), simulated),
             seed=self.seed,
             rounds=self.rounds,
             candidates=self.candidates,

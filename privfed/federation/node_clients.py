@@ -26,6 +26,7 @@ from privfed.data.cohort import Cohort
 from privfed.data.row_order import row_order
 from privfed.data.user_identity import Identities, identities_of
 from privfed.federation.client_factory import ClientFactory, ServingClient
+from privfed.federation.head_store import HeadStore
 from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import Array
 
@@ -70,6 +71,16 @@ class NodeClients:
     def users(self) -> int:
         """Number of users with rows."""
         return sum(len(each.client.cohort) for each in self.served)
+
+    @property
+    def row_counts(self) -> list[int]:
+        """Numbers of training rows of the users, each at least once."""
+        return [each.client.cohort.m for each in self.served]
+
+    def keep_heads(self, store: HeadStore) -> None:
+        """Keep the users' own predictors, once the model is published."""
+        for each in self.served:
+            each.client.store = store
 
     def fit(self, ins: FitIns) -> FitRes:
         """Return the sums over all users of the node."""

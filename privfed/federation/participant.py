@@ -29,6 +29,7 @@ from omegaconf import OmegaConf
 from privfed import __version__
 from privfed.config.option_groups import CONF
 from privfed.data.tables.client_rows import columns_digest, has_users, read_own_rows
+from privfed.data.tables.own_table import OwnTable, read_own_table
 from privfed.federation.client_factory import ClientFactory, ServingClient
 from privfed.federation.client_ledger import ClientLedger
 from privfed.federation.head_store import HeadStore
@@ -37,6 +38,7 @@ from privfed.federation.limits import Limits, StepGuard
 from privfed.federation.node_clients import NodeClients, Rows, Served, clients_for
 from privfed.federation.node_settings import Welcome
 from privfed.federation.plan import Plan
+from privfed.federation.table_node import TableNode
 from privfed.foundation.errors import ConfigError, PrivfedError
 from privfed.foundation.state_folder import state_folder
 
@@ -237,9 +239,7 @@ class Participant:
             for client in (*(each.client for each in made.served), made.absent):
                 if client is not None and client.memory is not None:
                     client.memory.keep_in(self.state, "rounds")
-            store = HeadStore(self.state, names)
-            for each in made.served:
-                each.client.store = store
+            made.keep_heads(HeadStore(self.state, names))
         self.made, self.guard = made, guard
         self._settings, self._error = text, welcome.error
         self._say_what_was_joined(welcome)
@@ -294,6 +294,14 @@ class Participant:
         users = welcome.users
         registered = None if welcome.published else users
         count = None if registered is None else len(registered)
+        schema = factory.source.schema
+        if schema is not None:
+            frame = read_own_table(own.path, schema, self.identity.name, count, self.say)
+            most_rows = int(welcome.data["most_rows"])
+            table = OwnTable(schema, frame, welcome.seed, own.test, most_rows)
+            numbers = users if registered is not None else range(table.n)
+            known = {numbers.start + i: name for i, name in enumerate(frame.names)}
+            return TableNode(factory, table, numbers), known
         found = own.read(self.identity.name, count, welcome, self.say)
         if welcome.columns is None and not welcome.published:
             self._columns = columns_digest(own.path, own.target)
@@ -326,10 +334,10 @@ class Participant:
         did = "got the model published by" if welcome.published else "joined"
         simulated = f"{len(welcome.users):,} simulated user(s)"
         who = simulated if self.rows is None else f"{self.clients.users:,} user(s)"
-        counts = [each.client.cohort.m for each in self.clients.served]
+        counts = sorted(set(self.clients.row_counts)) if self.rows is not None else []
         rows = ""
-        if self.rows is not None and counts:
-            each = f"{min(counts)}" if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
+        if counts:
+            each = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
             rows = f" and {each} rows each"
         self.say(f"{self.identity.name}: {did} {welcome.about}, with {who}{rows}")
 
