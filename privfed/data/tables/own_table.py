@@ -16,8 +16,8 @@ from privfed.data.evaluation_bins import LOGARITHMIC, UNIT
 from privfed.data.tables.encoding import EncodedTable
 from privfed.data.tables.ragged_cohort import RaggedCohort
 from privfed.data.tables.schema import Schema
-from privfed.data.tables.table_files import open_table
 from privfed.data.tables.table_loading import read_rows_for
+from privfed.data.tables.table_opening import open_table
 from privfed.data.tables.table_source import Table, TableTruth
 from privfed.foundation.errors import ConfigError
 
