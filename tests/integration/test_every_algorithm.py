@@ -26,9 +26,9 @@ SMALL = {
     "rgrad": ("data.n=200", "data.d1=5", "data.d2=4", "rounds=3"),
     "oracle": ("data.n=200", "data.d=6"),
     "standalone": ("data.n=200", "data.d=6"),
-    "headboost": ("data.n=60", "data.m=6"),
-    "headmean": ("data.n=60", "data.m=6"),
-    "features/standalone": ("data.n=60", "data.m=6"),
+    "headboost": ("data.n=60", "data.m=6", "model.pictures=300", "model.k=20"),
+    "headmean": ("data.n=60", "data.m=6", "model.pictures=300", "model.k=20"),
+    "features/standalone": ("data.n=60", "data.m=6", "model.pictures=300", "model.k=20"),
 }
 LINEAR = ("data.n=200", "data.d=6", "rounds=3")
 IMAGES = ("data.n=60", "data.m=6", "data.size=6", "model.module.hidden=[8,5]")

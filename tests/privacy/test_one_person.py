@@ -256,6 +256,7 @@ def test_a_person_of_a_node_moves_its_own_part_only(tmp_path, algorithm):
 
 LINEAR = ("data.n=60", f"data.d={D}", f"data.m={M}", "rounds=3")
 IMAGES = ("data.n=14", "data.m=6", "data.size=6", "model.module.hidden=[8,5]", "rounds=2")
+FEATURES = ("model.pictures=300", "model.k=20")
 SETTINGS = {
     "fedrep": LINEAR,
     "centaur": LINEAR,
@@ -263,8 +264,8 @@ SETTINGS = {
     "expmech": (*LINEAR, "algo.candidates=20"),
     "jlmargin": ("data.n=60", "data.d=12", "data.m=8", "algo.candidates=20", "algo.sketch=6"),
     "rgrad": ("data.n=60", "data.d1=5", "data.d2=4", "rounds=3"),
-    "headmean": ("data.n=14", "data.m=6"),
-    "headboost": ("data.n=14", "data.m=6", "rounds=2"),
+    "headmean": ("data.n=14", "data.m=6", *FEATURES),
+    "headboost": ("data.n=14", "data.m=6", "rounds=2", *FEATURES),
     "fedavg_ft": (*IMAGES, "model=mlp", "algo.batch=2"),
     "ppsgd": (*IMAGES, "model=mlp", "algo.batch=2", "algo.sampling=0.5"),
     "pmtl_ft": (*IMAGES, "model=mlp", "algo.batch=2", "algo.augment=always"),
