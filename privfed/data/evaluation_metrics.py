@@ -97,7 +97,8 @@ def paired(one: HeldOut, other: HeldOut) -> Estimate:
 
 def explained(squares: Array, y: Array, user: NDArray[np.int64]) -> Estimate | None:
     """Return R^2, the explained part of the variance of y; None if y does not vary."""
-    gaps = (y - np.mean(y)) ** 2
+    with np.errstate(over="ignore"):
+        gaps = (y - np.mean(y)) ** 2
     whole, rest = float(np.sum(gaps)), float(np.sum(squares))
     if not 0 < whole < np.inf:
         return None

@@ -5,17 +5,17 @@ Least-squares scores of labels estimate probabilities: with two labels coded +-1
 and 1 they are not to be trusted. A user with m rows first adds ROWS rows in which all labels are
 as likely, and then has a map to logits:
 
-    z_c    = log((1 - e) P(c) + e / C)        e = ROWS / (m + ROWS)
-    logits = b z + a                          b one number, a (C,)
+    z_c = log((1 - e) P(c) + e / C),  e = ROWS / (m + ROWS)        logits = b z
 
-b and a are fitted by penalised maximum likelihood to the scores of the user's own rows, each under
-the head that was fitted without that row, so that a head which is too sure of itself gets b < 1:
+b is fitted by penalised maximum likelihood to the scores of the user's own rows, each under the
+head that was fitted without that row, so that a head which is too sure of itself gets b < 1:
 
-    -sum_j log softmax(b z_j + a)_{y_j} + (b - 1)^2 / (2 SLOPE^2) + |a|^2 / (2 SHIFT^2)
+    -sum_j log softmax(b z_j)_{y_j} + (b - 1)^2 / (2 SLOPE^2)
 
-The prior is the map of least squares itself, b = 1 and a = 0, and looks at no data. The penalised
-likelihood at the minimum is never worse than there, and users with few rows stay near it. The
-problem is convex; Newton's method solves it for all users of a block at once.
+The prior is the map of least squares itself, b = 1, and looks at no data. The penalised likelihood
+at the minimum is never worse than there, and users with few rows stay near it. The map keeps the
+order of labels, so it never changes an answer: the share of wrong answers is that of the scores.
+The problem is convex; Newton's method solves it for all users of a block at once.
 """
 
 from __future__ import annotations
@@ -24,31 +24,25 @@ import numpy as np
 
 from privfed.foundation.linalg import Array
 
-ROWS, NO_ROWS = 2.0, 0.05
+ROWS, NO_ROWS = 4.0, 0.05
 """Rows in which all labels are as likely; and e for users without a head."""
-SLOPE, SHIFT = 0.25, 0.15
-"""Standard deviations of b around 1, and of a around 0, as assumed."""
+SLOPE = 0.4
+"""Standard deviation of b around 1, as assumed."""
 STEPS, LARGEST = 12, 1.0
-"""Newton steps, and the largest change of a parameter in one of them."""
-MOST_SHIFTED = 12
-"""Most labels whose shifts a are fitted; with more, a user's rows do not tell them."""
+"""Newton steps, and the largest change of b in one of them."""
+LEAST = 0.05
+"""Smallest b: with b > 0 the map keeps the order of labels."""
 
 
 def identity(users: int, classes: int, ease: float = NO_ROWS) -> Array:
-    """Return the maps (users, C + 2) with b = 1 and a = 0; none for numbers.
-
-    A map has e, b and a in this order.
+    """Return the maps (users, 2) of e and b with b = 1; (users, 0) for numbers.
 
     Args:
         users: number of users.
-        classes: number of labels C; 0 for numbers.
+        classes: number of labels; 0 for numbers.
         ease: e of all users.
     """
-    if not classes:
-        return np.zeros((users, 0))
-    maps = np.zeros((users, classes + 2))
-    maps[:, 0], maps[:, 1] = ease, 1.0
-    return maps
+    return np.tile([ease, 1.0], (users, 1)) if classes else np.zeros((users, 0))
 
 
 def log_probabilities(scores: Array, ease: Array, classes: int) -> Array:
@@ -63,7 +57,9 @@ def log_probabilities(scores: Array, ease: Array, classes: int) -> Array:
         P = np.concatenate([1.0 - scores, 1.0 + scores], axis=-1) / 2.0
     else:
         P = scores + 1.0 / classes
-    P = np.clip(np.nan_to_num(P, nan=1.0 / classes), 0.0, 1.0) + 1e-9
+    P = np.nan_to_num(P, nan=1.0 / classes)
+    # Scores beyond [0, 1] keep their order, which no probability could tell.
+    P = np.clip(P, 0.0, 1.0) + 1e-9 * np.tanh(P) + 2e-9
     P = P / P.sum(axis=-1, keepdims=True)
     return np.asarray(np.log((1.0 - ease) * P + ease / classes))
 
@@ -73,11 +69,10 @@ def logits(scores: Array, maps: Array, classes: int) -> Array:
 
     Args:
         scores: least-squares scores (..., 1 or C).
-        maps: the map (..., C + 2) of each row's user.
+        maps: the map (..., 2) of each row's user.
         classes: number of labels C.
     """
-    z = log_probabilities(scores, maps[..., :1], classes)
-    L = maps[..., 1:2] * z + maps[..., 2:]
+    L = maps[..., 1:] * log_probabilities(scores, maps[..., :1], classes)
     return L[..., 1:] - L[..., :1] if classes == 2 else L
 
 
@@ -90,7 +85,7 @@ def probabilities(logits: Array) -> Array:
 
 
 def fit(scores: Array, y: Array, classes: int) -> Array:
-    """Return the maps (B, C + 2) of B users.
+    """Return the maps (B, 2) of B users.
 
     Args:
         scores: least-squares scores (B, m, 1 or C), each row under the head fitted without it.
@@ -98,31 +93,15 @@ def fit(scores: Array, y: Array, classes: int) -> Array:
         classes: number of labels C.
     """
     users, m = y.shape
-    whole = identity(users, classes, ROWS / (m + ROWS))
-    z, maps = log_probabilities(scores, whole[:, None, :1], classes), whole[:, 1:].copy()
-    shifted = classes <= MOST_SHIFTED
+    maps = identity(users, classes, ROWS / (m + ROWS))
+    z = log_probabilities(scores, maps[:, None, :1], classes)
     hits = y[..., None] == np.arange(classes)
-    prior = np.concatenate([[SLOPE], np.full(classes * shifted, SHIFT)]) ** -2.0
+    b = maps[:, 1].copy()
     for _ in range(STEPS):
-        b, a = maps[:, :1], maps[:, 1:]
-        P = probabilities(b[..., None] * z + a[:, None])
-        rest = hits - P
+        P = probabilities(b[:, None, None] * z)
+        slope = np.sum((hits - P) * z, axis=(1, 2)) - (b - 1.0) / SLOPE**2
         spread = z - np.sum(P * z, axis=-1, keepdims=True)
-        slope = np.sum(rest * z, axis=(1, 2))[:, None] - prior[0] * (b - 1.0)
-        curvature = np.sum(P * spread * z, axis=(1, 2))[:, None, None] + prior[0]
-        if shifted:
-            slope = np.concatenate([slope, rest.sum(axis=1) - prior[1] * a], axis=1)
-            mixed = np.sum(P * spread, axis=1)[:, None]
-            inner = np.matmul(P.transpose(0, 2, 1), -P)
-            inner[:, np.arange(classes), np.arange(classes)] += P.sum(axis=1) + prior[1]
-            curvature = np.concatenate(
-                [
-                    np.concatenate([curvature, mixed], axis=2),
-                    np.concatenate([mixed.transpose(0, 2, 1), inner], axis=2),
-                ],
-                axis=1,
-            )
-        change = np.linalg.solve(curvature, slope[..., None])[..., 0]
-        maps[:, : change.shape[1]] += np.clip(change, -LARGEST, LARGEST)
-    whole[:, 1:] = np.where(np.isfinite(maps), maps, whole[:, 1:])
-    return whole
+        curvature = np.sum(P * spread * z, axis=(1, 2)) + 1.0 / SLOPE**2
+        b = b + np.clip(slope / curvature, -LARGEST, LARGEST)
+    maps[:, 1] = np.where(np.isfinite(b), np.maximum(b, LEAST), 1.0)
+    return maps

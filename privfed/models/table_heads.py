@@ -117,7 +117,7 @@ class TableHeads:
         spread: its own spreads.
         low: lowest encoded prediction, (B,).
         high: highest one.
-        maps: maps of scores to logits, (B, labels + 2); see `logistic_heads`.
+        maps: maps of scores to logits, (B, 2), or (B, 0) for numbers; see `logistic_heads`.
     """
 
     V: Array

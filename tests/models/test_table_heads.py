@@ -11,7 +11,7 @@ from support.tables import LABELS, model_of, people, rows_of, schema_of
 
 from privfed.data.tables.ragged_cohort import TableRows
 from privfed.data.tables.schema import Numeric, Schema, Target
-from privfed.models import table_heads
+from privfed.models import logistic_heads, table_heads
 from privfed.models.table_heads import Candidates, TableHeads, families
 from privfed.models.table_model import KINDS, TableModel
 
@@ -59,6 +59,8 @@ def test_a_head_is_the_mixture_of_the_candidates(kind, how):
         wanted = np.zeros((15, schema.outputs))
         for i in range(3):
             wanted[5 * i : 5 * i + 5] = mixture(model, made, rows, i, new)
+    if schema.classes:
+        wanted = logistic_heads.logits(wanted, np.repeat(heads.maps, 5, axis=0), schema.classes)
     low, high = np.repeat(heads.low, 5)[:, None], np.repeat(heads.high, 5)[:, None]
     np.testing.assert_allclose(told, np.clip(wanted, low, high), rtol=1e-5, atol=1e-6)
 
@@ -101,7 +103,11 @@ def test_no_head_is_the_global_model(kind):
     model, flat = model_of(schema), block_of(schema, 9).reshaped(27)
     X = np.array([tables.encoded(model, flat.numbers, flat.codes)])[0]
     told = table_heads.scores(model, flat, TableHeads.zero(model, 27))
-    np.testing.assert_allclose(told, np.clip(model.w[0] + X @ model.w[1:], *bounds(model)))
+    wanted = np.clip(model.w[0] + X @ model.w[1:], *bounds(model))
+    if schema.classes:
+        maps = logistic_heads.identity(27, schema.classes)
+        wanted = logistic_heads.logits(wanted, maps, schema.classes)
+    np.testing.assert_allclose(told, wanted)
 
 
 def bounds(model):

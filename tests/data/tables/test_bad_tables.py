@@ -57,7 +57,7 @@ def refusal(tmp_path):
         ("user,a,y\nb,1,1\n".encode("utf-16"), "is UTF-16 text; save the table as UTF-8"),
         ("user,a,y\nb,1,1\n".encode("utf-16-le"), "is neither CSV in UTF-8 nor Parquet"),
         (bytes(range(256)) * 8, "is neither CSV in UTF-8 nor Parquet"),
-        (b"PK\x03\x04 and so on", "is a zip archive or a workbook"),
+        (b"PK\x03\x04 and so on", "is a zip archive and no workbook"),
         (b"PAR1 and so on", "mine.csv: cannot be read"),
         (
             gzip.compress(GOOD.encode(), mtime=0)[:-12],
