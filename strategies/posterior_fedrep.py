@@ -23,20 +23,15 @@ import numpy as np
 from privfed.algorithm.phases import LAST, Phase, Sum, Update, check_gaussian
 from privfed.algorithm.strategy import PrivateStrategy
 from privfed.federation.federation import Federation
-from privfed.foundation.linalg import Array
+from privfed.foundation.linalg import Array, polar
 from privfed.privacy.bounds import NormBound
+from strategies.dress_rehearsal import prediction
 from strategies.initialisers.cascade import CascadeStart
-from strategies.rehearsal import forecast, rehearsal_of
+from strategies.rehearsal import rehearsal_of
 from strategies.spread_filter import SpreadFilter
 
 WORTHWHILE = 0.9
 """A run is worthwhile if its predicted error is below this fraction of that of users alone."""
-
-
-def polar(M: Array) -> Array:
-    """Return the nearest matrix with orthonormal columns to M (d, k)."""
-    left, _, right = np.linalg.svd(M, full_matrices=False)
-    return np.ascontiguousarray(left @ right)
 
 
 class PosteriorFedRep(PrivateStrategy):
@@ -62,7 +57,7 @@ class PosteriorFedRep(PrivateStrategy):
         d, k, budget = federation.d, federation.k, federation.gate.ledger.budget
         share = federation.privacy.init_share
         facts = (federation.n, d, k, m, noise, budget.mu, budget.neighbouring)
-        self.expected = forecast(*facts, share, rounds)
+        self.expected = prediction(*facts, share, rounds)
         self.worthwhile = self.expected.error < WORTHWHILE * self.expected.alone
         self.learns = self.worthwhile or force
         cascade = self.expected.cascade

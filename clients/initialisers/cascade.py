@@ -1,6 +1,7 @@
 """A cascade of spectral releases, user side.
 
     V   columns (d, q) that the stage starts from          c   fraction of users' energy in V
+    k   dimension of the representation
     a   posterior mean of the user's predictor in units of its prior (privfed/models/posterior.py)
     u   V^T a / |V^T a|
 
@@ -21,7 +22,7 @@ from flwr.common import NDArrays
 from privfed.algorithm.announcement import Announcement
 from privfed.algorithm.client import task
 from privfed.data.cohort import Cohort
-from privfed.foundation.constraints import AT_LEAST_ZERO, WHOLE
+from privfed.foundation.constraints import AT_LEAST_ZERO
 from privfed.foundation.linalg import Array, svec
 from privfed.models.posterior import Prior, unit
 from privfed.privacy.clipping import clip_factors
@@ -32,19 +33,18 @@ class CascadeTask:
     """Outer products of unit vectors.
 
     Args:
-        k: dimension of the representation.
         noise: assumed label noise, in units of heads.
     """
 
-    def __init__(self, k: Annotated[int, WHOLE], noise: Annotated[float, AT_LEAST_ZERO]) -> None:
-        self.k, self.noise = k, noise
+    def __init__(self, noise: Annotated[float, AT_LEAST_ZERO]) -> None:
+        self.noise = noise
 
     @task
     def cascade(self, block: Cohort, shared: NDArrays, told: Announcement) -> OuterProducts:
         """Return u_i u_i^T of every user."""
         block = block.exact()
-        V, captured = shared
-        prior = Prior.of_fraction(V, self.k, float(captured[0]), self.noise)
+        V, (captured, k) = shared
+        prior = Prior.of_fraction(V, int(k), float(captured), self.noise)
         return OuterProducts(unit(prior.fit(block.X, block.y) @ V))
 
 

@@ -10,6 +10,12 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 
+def polar(M: Array) -> Array:
+    """Return the nearest matrix with orthonormal columns to M (d, k)."""
+    left, _, right = np.linalg.svd(M, full_matrices=False)
+    return np.ascontiguousarray(left @ right)
+
+
 def retraction(M: Array) -> Array:
     """Return the factor Q of M = QR (d, k), orthonormal, with a positive diagonal of R."""
     Q, R = np.linalg.qr(M)

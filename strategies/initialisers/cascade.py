@@ -75,7 +75,7 @@ class CascadeStart(Initialiser):
         d, k = federation.d, federation.k
         expected = self.expect(federation)
         kept = expected.columns
-        self.V, self.A = np.eye(d), np.zeros((d, d))
+        self.begin(d)
         phases = []
         for j, q in enumerate(kept[:-1]):
             last = kept[j + 1] == k
@@ -85,30 +85,47 @@ class CascadeStart(Initialiser):
                     {f"cascade {j + 1}": Sum((q * (q + 1) // 2,), OuterProductBound())},
                     partial(self.update, stage=j, federation=federation),
                     share=q / sum(kept[:-1]),
-                    announce=partial(self.announce, float(expected.captured[j])),
+                    announce=partial(self.announce, float(expected.captured[j]), k),
                     model=LAST if last else NEVER,
                 )
             )
         return phases
 
-    def announce(self, captured: float) -> list[Array]:
-        """Return the columns V and the fraction of users' energy that is expected in them."""
-        return [self.V, np.array([captured])]
+    def announce(self, captured: float, k: int) -> list[Array]:
+        """Return the columns V, the fraction of users' energy that is expected in them, and k."""
+        return [self.V, np.array([captured, k])]
 
     def update(self, t: int, M: Array, stage: int, federation: Federation) -> list[Array]:
         """Return V <- V (top eigenvectors of the matrices so far)."""
-        k, q = federation.k, self.V.shape[1]
         expected = self.expect(federation)
-        gap = float(expected.gaps[stage])
         last = federation.gate.ledger.releases[-1]
         std = last.std if isinstance(last, GaussianRelease) else 0.0
+        released = unsvec(M, self.V.shape[1])
+        gap, kept = float(expected.gaps[stage]), expected.columns[stage + 1]
+        return [self.absorb(released, gap, std, federation.k, kept)]
+
+    def begin(self, d: int) -> None:
+        """Start from all d columns."""
+        self.V, self.A, self.information = np.eye(d), np.zeros((d, d)), 0.0
+
+    def absorb(self, M: Array, gap: float, std: float, k: int, kept: int) -> Array:
+        """Return the columns that a stage leaves.
+
+        Args:
+            M: released mean of u u^T, (q, q).
+            gap: its expected gap.
+            std: noise of its sum, per entry of its svec.
+            k: dimension of the representation.
+            kept: number of columns that are left.
+        """
+        q = self.V.shape[1]
         # u u^T has trace 1. What all directions have in common says nothing about them.
         common = (1.0 - k * gap) / q * np.eye(q)
-        A = self.A + weight(gap, std) * (unsvec(M, q) - common)
-        top = np.linalg.eigh(A)[1][:, ::-1][:, : expected.columns[stage + 1]]
+        A = self.A + weight(gap, std) * (M - common)
+        top = np.linalg.eigh(A)[1][:, ::-1][:, :kept]
         self.V, self.A = np.ascontiguousarray(self.V @ top), top.T @ A @ top
         self.information += gap * weight(gap, std)
-        return [self.V]
+        return self.V
 
     def heads(self, n: int) -> Array:
         """Return the square root of the covariance of heads (k, k), as far as A shows it.

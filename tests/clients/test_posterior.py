@@ -69,8 +69,8 @@ def test_directions_are_those_of_the_posterior_mean_of_one_user_at_a_time(m):
 @pytest.mark.parametrize("m", [4, 9])
 def test_outer_products_are_those_of_one_user_at_a_time(m):
     users, V = cohort(40, m, 6), embedding(6, 3)
-    client = CohortClient(users, CascadeTask(2, 0.1))
-    (total,), _, _ = client.fit([V, np.array([0.7])], settings_for("cascade", 1.0))
+    client = CohortClient(users, CascadeTask(0.1))
+    (total,), _, _ = client.fit([V, np.array([0.7, 2.0])], settings_for("cascade", 1.0))
     C, wanted = covariance(Prior.of_fraction(V, 2, 0.7, 0.1)), 0.0
     for X, y in zip(users.X.astype(float), users.y.astype(float), strict=True):
         u = V.T @ posterior_mean(X, y, C, 0.1)
