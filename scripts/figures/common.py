@@ -82,7 +82,7 @@ def settings(overrides: tuple[str, ...]) -> DictConfig:
 @lru_cache(maxsize=6)
 def users_of(data: str, seed: int) -> Synthetic:
     """Return a synthetic problem whose users are kept for the next run with the same seed."""
-    source: Synthetic = build(OmegaConf.create(data), "data")(seed=seed)
+    source: Synthetic = build(DictConfig(OmegaConf.create(data)), "data")(seed=seed)
     source.validation = nobody  # type: ignore[method-assign]
     if source.n * source.m * source.d <= KEPT:
         source.cohort = cache(source.cohort)  # type: ignore[method-assign]
