@@ -180,7 +180,7 @@ def lemma12(seeds: int) -> tuple[list[Row], plt.Figure, str]:
     dims = (25, 50, 100, 200)
     size = ("data.n=40000", "data.unit_heads=true", "rounds=1", "privacy.init_share=0.9")
     methods = {
-        "psi_init = d / 2, which clips nobody": lambda d: ("eps=2", f"init.clip={d / 2}"),
+        "psi_init = d / 2": lambda d: ("eps=2", f"init.clip={d / 2}"),
         "psi_init a private quantile": lambda d: ("eps=2", "init.clip=auto"),
         "no privacy": lambda d: ("eps=inf", f"init.clip={d / 2}"),
     }
@@ -212,7 +212,8 @@ Distances at d = {", ".join(map(str, dims))}: {"; ".join(told)}. What privacy ad
 root of the difference of squares) has slope {slope(x, part):+.2f} in d, and the distance without
 privacy {bare:+.2f}: the lemma's rates. Noise has a spectral norm of psi_init
 sqrt(d), and a user's matrix grows in proportion to d: a clip norm that clips nobody has to grow
-with it, and one that does not shrinks what users send instead.
+with it (d / 2 clips .2% of the users at d=25 and none at d=200), and one that does not shrinks
+what users send instead.
 """
     return rows, picture, paragraph
 

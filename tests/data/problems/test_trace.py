@@ -51,7 +51,7 @@ def test_users_have_known_covariances_of_their_own():
     data = problem(n=3000, m=1, d1=2, d2=2, r=1, singular=None, C_l=0.5, C_u=2.0)
     users = data.cohort(0, 3000)
     scales = trace_regression.covariances(data.seed, users.identities, 4, 0.5, 2.0)
-    assert 0.5 <= scales.min() and scales.max() <= 2 and len(np.unique(scales)) == scales.size
+    assert scales.min() >= 0.5 and scales.max() <= 2 and len(np.unique(scales)) == scales.size
     assert np.std(users.X[:, 0] / np.sqrt(scales)) == pytest.approx(1, rel=0.03)
     L = np.mean(
         users.y[:, :, None] * trace_regression.whitened(users, data.seed, 0.5, 2.0), axis=(0, 1)
