@@ -156,11 +156,11 @@ class FedRepClient(LinearClient):
         m0, size = block.y.shape[1], self.b_head + self.b
         if self.fresh:  # one order of a user's examples for all rounds, cut into pieces
             drawn = draws(told.seed, block.identities, m0, "batches")
-            drawn = np.argsort(np.argsort(drawn, axis=1, kind="stable"), axis=1)
-            drawn = (drawn - size * max(0, told.round - 1)) % m0
+            places = np.argsort(np.argsort(drawn, axis=1, kind="stable"), axis=1)
+            drawn = ((places - size * max(0, told.round - 1)) % m0).astype(np.float64)
         else:
             drawn = draws(told.seed, block.identities, m0, "batches", told.round)
-        batches = split_batches(drawn.astype(np.float64), self.b_head, self.b)
+        batches = split_batches(drawn, self.b_head, self.b)
         weight = 2.0 * loss / self.b
         return Gradients(two_batches, block.X, block.y, shared[0], weight, batches)
 

@@ -125,6 +125,12 @@ DOUBLE = {
     "preset centaur-linear": f"preset=centaur-linear {LINEAR}",
     "preset dpmp": f"preset=dpmp {SMALL}",
     "preset dpmp-select": "preset=dpmp-select data.n=200",
+    "preset theory-pmpr": f"preset=theory-pmpr {SMALL}",
+    "preset theory-pmpr-margin": f"preset=theory-pmpr-margin {SKETCH}",
+    "preset theory-dpmp": f"preset=theory-dpmp {SMALL}",
+    "preset theory-dpmp-select": "preset=theory-dpmp-select data.n=200",
+    "preset theory-centaur": f"preset=theory-centaur {LINEAR} init.copies=3 init.iterations=3",
+    "preset theory-rgrad": f"preset=theory-rgrad {TRACE}",
     "preset rgrad": f"preset=rgrad {TRACE}",
 }
 """Linear models, in double precision."""

@@ -11,11 +11,12 @@ import argparse
 import os
 from typing import Any
 
-from figures import centaur, few_users, jl, networks, pmpr, rgrad
+from figures import centaur, few_users, jl, networks, pmpr, rates, rgrad
 from figures.common import Figure, assemble, write
 
 FIGURES: dict[str, Figure] = {
     **pmpr.FIGURES,
+    **rates.FIGURES,
     **few_users.FIGURES,
     **centaur.FIGURES,
     **networks.FIGURES,

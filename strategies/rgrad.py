@@ -76,6 +76,8 @@ class RGrad(PrivateStrategy):
         sigma_r: float | None,
         C2: float | None,
         C3: float,
+        C_l: Annotated[float, POSITIVE],
+        C_u: Annotated[float, POSITIVE],
         singular: Sequence[float] | None,
         rank: int | None,
     ) -> None:
@@ -93,7 +95,9 @@ class RGrad(PrivateStrategy):
         self.design: GaussianDesign | None = None
         if calibration == "paper":
             C2 = math.sqrt(d1 + d2) if C2 is None else C2
-            self.design = GaussianDesign(sigma_xi, sigma_1, sigma_r, C2, C3, singular, rank)
+            self.design = GaussianDesign(
+                sigma_xi, sigma_1, sigma_r, C2, C3, singular, rank, C_l, C_u
+            )
             self.relations, self.guarantee = (REPLACE_ONE, WEAK), ASSUMPTION
             self.first_step = step
             self.design.check(federation)

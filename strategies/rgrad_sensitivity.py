@@ -8,12 +8,13 @@ They hold with high probability if the data are as assumed. They do not hold for
     C2, C3     absolute constants that the paper leaves open
     n          number of users, each with one observation or the mean of several
 
-Assumption: X has independent standard normal entries (the paper's C_l = C_u = 1),
-y = <X, M*> + N(0, sigma_xi^2), and M_l is within a fraction of sigma_r of M*. Between two data sets
-that differ in one user, the sum over users then changes by at most
+Assumption: vec(X) is Gaussian with a known covariance, eigenvalues between C_l and C_u (1 and 1 for
+independent standard normal entries), y = <X, M*> + N(0, sigma_xi^2), and M_l is within a fraction
+of sigma_r of M*. Between two data sets that differ in one user, the sum over users then changes by
+at most
 
-    gradients                Delta_l n / eta = C3 (sigma_xi + sigma_r) sqrt(r (d1 + d2) log n)
-    core U^T Lhat V          Delta^(2) n     = C2 (sigma_xi + sqrt(r) sigma_1) sqrt(r) log n
+    gradients        Delta_l n / eta = C3 (sigma_xi + sqrt(C_u) sigma_r) sqrt(C_u r (d1 + d2) log n)
+    core U^T Lhat V  Delta^(2) n     = C2 (sigma_xi + sqrt(C_u r) sigma_1) sqrt(r / C_l) log n
     projectors U U^T, V V^T  Delta^(1) n     = Delta^(2) n / sigma_r
 
 These are the paper's bounds on means (Theorem 3 for gradients, Theorem 1 for the other two), times
@@ -54,6 +55,8 @@ class GaussianDesign:
         C3: constant of the gradients' sensitivity.
         singular: configured singular values of the simulated matrix; None for the default ones.
         rank: rank of the simulated matrix; None if data are not simulated.
+        C_l: smallest eigenvalue of the covariances of vec(X).
+        C_u: largest eigenvalue.
     """
 
     sigma_xi: float | None
@@ -63,6 +66,8 @@ class GaussianDesign:
     C3: float
     singular: Sequence[float] | None
     rank: int | None
+    C_l: float = 1.0
+    C_u: float = 1.0
 
     def __post_init__(self) -> None:
         for key in ("C2", "C3"):
@@ -88,15 +93,20 @@ class GaussianDesign:
     def gradients(self, federation: Federation, d1: int, d2: int) -> float:
         """Return how far one user moves the sum of projected gradients."""
         assert self.sigma_xi is not None and self.sigma_r is not None
-        scale = self.sigma_xi + (0.0 if self._weak(federation) else self.sigma_r)
-        return self.C3 * scale * math.sqrt(federation.k * (d1 + d2) * self._log(federation))
+        scale = self.sigma_xi + (
+            0.0 if self._weak(federation) else math.sqrt(self.C_u) * self.sigma_r
+        )
+        size = self.C_u * federation.k * (d1 + d2)
+        return self.C3 * scale * math.sqrt(size * self._log(federation))
 
     def core(self, federation: Federation) -> float:
         """Return how far one user moves n U^T Lhat V, for given U and V."""
         assert self.sigma_xi is not None and self.sigma_1 is not None
         root = math.sqrt(federation.k)
-        scale = self.sigma_xi + (0.0 if self._weak(federation) else root * self.sigma_1)
-        return self.C2 * scale * root * self._log(federation)
+        scale = self.sigma_xi + (
+            0.0 if self._weak(federation) else (math.sqrt(self.C_u) * root * self.sigma_1)
+        )
+        return self.C2 * scale * root / math.sqrt(self.C_l) * self._log(federation)
 
     def projector(self, federation: Federation) -> float:
         """Return how far one user moves n U U^T or n V V^T; U and V: singular vectors of Lhat."""

@@ -40,7 +40,7 @@ AUTO_LARGEST = 4096
 """Largest number of candidates of an explicit net that `auto` takes."""
 AUTO_POINTS = 64 * AUTO_LARGEST
 """Largest number of points of a grid that `auto` searches for such a net."""
-RADIUS = Number(lambda x: 1e-3 <= x <= 1, "must lie between 0.001 and 1")
+COVER = Number(lambda x: 1e-12 <= x <= 1, "must lie between 1e-12 and 1")
 
 
 class SelectionStrategy(PrivateStrategy):
@@ -55,7 +55,7 @@ class SelectionStrategy(PrivateStrategy):
         rounds: Rounds,
         net: Annotated[str, Choice("auto", "explicit", "random")],
         candidates: Annotated[int, Whole(2)],
-        gamma: Annotated[float, RADIUS],
+        gamma: Annotated[float, COVER],
         radius: Annotated[float, POSITIVE],
         last_radius: Annotated[float, POSITIVE],
     ) -> None:

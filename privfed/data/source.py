@@ -86,6 +86,10 @@ class DataSource(Protocol):
         """
         return settings
 
+    def constants(self) -> dict[str, float]:
+        """Return constants of a simulated problem that theorems take as known, by name."""
+        return {}
+
     def describe_split(self) -> Ids | None:
         """Count each user's training examples by class (n, classes); None without classes."""
         return None

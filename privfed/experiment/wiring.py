@@ -23,6 +23,7 @@ from privfed.experiment.judgement import Judgement
 from privfed.experiment.result import Outcome, result_of
 from privfed.experiment.run_account import Outside, RunAccount, account_of, keep_account_path
 from privfed.experiment.secure_terms import nodes_noise, secure_terms
+from privfed.experiment.theory import follow_theory
 from privfed.federation.client_factory import BY_TOKEN, SEEDED, ClientFactory
 from privfed.federation.federation import Federation
 from privfed.federation.roster import Roster
@@ -64,6 +65,10 @@ class Experiment:
         self.budget = Budget(cfg.eps, cfg.delta, cfg.neighbouring)
         cfg.neighbouring = self.budget.neighbouring  # an alias is neither saved nor shown
         self.runtime: Runtime = build(cfg.runtime, "runtime")()
+        said: list[str] = []
+        if cfg.get("theory") is not None:
+            source = source or build(cfg.data, "data")(seed=cfg.seed)
+            said = follow_theory(cfg, source, representation_dimension(cfg, source.d))
         self.factory = ClientFactory.of(cfg, source)
         self.data = self.factory.source
         k = representation_dimension(cfg, self.data.d)
@@ -109,7 +114,7 @@ class Experiment:
             **vars(self.runtime.patience),
         )
         self.strategy = self._make_strategy(self.federation)
-        self.notes = self._delta_notes()
+        self.notes = [*said, *self._delta_notes()]
         self.account: RunAccount = Outside("nothing was released to anybody")
         """Account of all releases from these data; opened when the run starts."""
         self.charged = True

@@ -82,7 +82,7 @@ def settings(overrides: tuple[str, ...]) -> DictConfig:
 @lru_cache(maxsize=6)
 def users_of(data: str, seed: int) -> Synthetic:
     """Return a synthetic problem whose users are kept for the next run with the same seed."""
-    source: Synthetic = build(OmegaConf.create(data), "data")(seed=seed)
+    source: Synthetic = build(DictConfig(OmegaConf.create(data)), "data")(seed=seed)
     source.validation = nobody  # type: ignore[method-assign]
     if source.n * source.m * source.d <= KEPT:
         source.cohort = cache(source.cohort)  # type: ignore[method-assign]
@@ -90,7 +90,10 @@ def users_of(data: str, seed: int) -> Synthetic:
 
 
 def one(overrides: Sequence[str]) -> Metrics:
-    """Return the metrics of one run, with the distance of the initialiser's start if it has one."""
+    """Return the metrics of one run, with the error of the initialiser's start if it has one.
+
+    `agreed` is 0 if copies of a power method disagreed.
+    """
     apart = {
         key: float(value)
         for key, _, value in (o.partition("=") for o in overrides)
@@ -103,8 +106,10 @@ def one(overrides: Sequence[str]) -> Metrics:
     experiment = Experiment(cfg, source=source)
     outcome = experiment.run()
     task = experiment.strategy.rounds_task
-    before = [row for row in outcome.rows if row["task"] != task and "dist" in row]
-    start = {"start": float(before[-1]["dist"])} if before else {}
+    start: Metrics = {"agreed": float("No half" not in str(experiment.federation.init.notes))}
+    for name in ("dist", "frobenius"):
+        before = [row for row in outcome.rows if row["task"] != task and name in row]
+        start |= {"start": float(before[-1][name])} if before else {}
     return outcome.result["metrics"] | start | {"rounds_s": outcome.result["time"]["rounds_s"]}
 
 
@@ -218,7 +223,9 @@ def write(
     )
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / f"{name}.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer = csv.DictWriter(
+            file, list(dict.fromkeys(k for r in rows for k in r)), lineterminator="\n"
+        )
         writer.writeheader()
         writer.writerows(rows)
     picture.tight_layout()

@@ -106,6 +106,15 @@ VARIANTS = {
         "seed=1",
     ),
     "ppsgd, averaged": ("algo=ppsgd", *MLP, "algo.average=0.6", "algo.server_momentum=0.9"),
+    "rgrad, known covariances": (
+        "algo=rgrad",
+        "algo.whiten=true",
+        "data.d1=2",
+        "data.d2=3",
+        "data.m=2",
+        "data.C_l=0.5",
+        "data.C_u=2",
+    ),
     "rgrad, fixed": (
         "algo=rgrad",
         "algo.clip=0.5",
@@ -121,6 +130,12 @@ PRESETS = {
     "pmpr-altmin": ("data.n=24", "data.d=4", "rounds=2"),
     "pmpr-code": ("data.n=24", "data.d=5", "rounds=2"),
     "pmpr-margin": ("data.n=24", "data.d=5", "data.m=6", "algo.sketch=4", "algo.candidates=20"),
+    "theory-pmpr": ("data.n=24", "data.d=5", "rounds=2"),
+    "theory-pmpr-margin": ("data.n=24", "data.d=5", "data.m=6", "algo.sketch=4", "algo.net=random"),
+    "theory-dpmp": ("data.n=24", "data.d=4", "rounds=2"),
+    "theory-dpmp-select": ("data.n=24", "data.d=5", "data.m=6", "algo.candidates=20"),
+    "theory-centaur": ("data.n=24", "data.d=5", "rounds=2", "init.copies=2", "init.iterations=2"),
+    "theory-rgrad": ("data.n=24", "data.d1=2", "data.d2=3", "rounds=2"),
     "dpmp": ("data.n=24", "data.d=4", "rounds=2"),
     "dpmp-select": ("data.n=24", "data.m=6"),
     "centaur-linear": ("data.n=24", "data.d=5", "rounds=2", "init.copies=2", "init.iterations=2"),
@@ -186,7 +201,7 @@ def test_initialisers_estimators_and_private_clip_norms(variant):
 def test_presets(preset):
     report = checked(f"preset={preset}", *PRESETS[preset], tries=30)
     assert report.findings == [] and report.releases
-    assert report.guarantee.startswith("under") == (preset == "rgrad")
+    assert report.guarantee.startswith("under") == (preset in ("rgrad", "theory-rgrad"))
 
 
 @pytest.mark.parametrize(

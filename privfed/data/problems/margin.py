@@ -177,6 +177,10 @@ class Margin(DataSource):
         e = np.abs(random_directions(rng, (FRESH, max(1, k - 1)))[:, 0]) * (k > 1)
         self.fresh = np.stack([t, e * (-1.0) ** np.arange(FRESH)])
 
+    def constants(self) -> dict[str, float]:
+        """Return the margin rho, the norm Gamma of true heads, and the radius of the features."""
+        return {"rho": self.margin, "Gamma": 1.0, "radius": 1.0}
+
     def cohort(self, first: int, last: int) -> Cohort:
         """Return the users first..last-1."""
         return self._users("user", first, last)

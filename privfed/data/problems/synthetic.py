@@ -132,6 +132,22 @@ class Synthetic(DataSource):
         """Return the principal-angle distance `dist` of a published U (d, k) to the true one."""
         return {"dist": dist(model["U"], self.U_star)} if "U" in model else {}
 
+    def constants(self) -> dict[str, float]:
+        """Return Lambda and lambda_, the extreme singular values of V*/sqrt(n), Gamma, and R.
+
+        Gamma is the largest norm of a true head. `gaussian` says whether features are normal.
+        """
+        V = self._heads("user", 0, self.n)
+        values = np.linalg.svd(V / math.sqrt(self.n), compute_uv=False)
+        Gamma = float(np.max(np.linalg.norm(V, axis=1)))
+        return {
+            "Lambda": float(values[0]),
+            "lambda_": float(values[-1]),
+            "Gamma": Gamma,
+            "R": self.R,
+            "gaussian": float(self.features == "gaussian"),
+        }
+
     def _made(self, first: int, last: int) -> Cohort:
         return self._users("user", first, last)
 

@@ -47,16 +47,31 @@ def test_labels_follow_a_matrix_of_the_rank_and_singular_values_asked_for():
     np.testing.assert_allclose(problem(r=3).singular, [1.0, 0.85, 0.7])
 
 
+def test_users_have_known_covariances_of_their_own():
+    data = problem(n=3000, m=1, d1=2, d2=2, r=1, singular=None, C_l=0.5, C_u=2.0)
+    users = data.cohort(0, 3000)
+    scales = trace_regression.covariances(data.seed, users.identities, 4, 0.5, 2.0)
+    assert scales.min() >= 0.5 and scales.max() <= 2 and len(np.unique(scales)) == scales.size
+    assert np.std(users.X[:, 0] / np.sqrt(scales)) == pytest.approx(1, rel=0.03)
+    L = np.mean(
+        users.y[:, :, None] * trace_regression.whitened(users, data.seed, 0.5, 2.0), axis=(0, 1)
+    )
+    np.testing.assert_allclose(L.reshape(2, 2), data.M_star, atol=0.1)
+    with pytest.raises(ConfigError, match="cannot be larger than"):
+        problem(C_l=3.0)
+
+
 def test_models_are_compared_with_the_truth():
     data = problem()
     U, S, Vt = np.linalg.svd(data.M_star, full_matrices=False)
     assert data.compare({"U": U, "S": S, "V": Vt.T}) == pytest.approx(
-        {"frobenius": 0, "relative": 0}, abs=1e-12
+        {"frobenius": 0, "relative": 0, "spectral": 0, "nuclear": 0}, abs=1e-12
     )
     away = data.compare({"U": U, "S": 2 * S, "V": Vt.T})
     assert away["relative"] == pytest.approx(1) and away["frobenius"] == pytest.approx(
         np.linalg.norm(S)
     )
+    assert away["spectral"] == pytest.approx(1) and away["nuclear"] == pytest.approx(1.7)
     assert data.compare({}) == {} == data.compare({"U": U})
 
 
