@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from privfed.commands.node_options import add_participation, check_data, limits_in
+from privfed.commands.node_options import add_participation, check_data, limits_in, vow_in
 from privfed.commands.parsing import (
     OWN_CONFIGS,
     Parser,
@@ -32,6 +32,10 @@ examples:
       what the server will ask, before anything is sent
   privfed client ... --max-epsilon 4 --max-clip 1 --min-users 1000
       refuse more, whatever the server asks
+  privfed client --enroll --user alice
+      make a key; give what it prints to the operator (privfed roster --key)
+  privfed client ... --roster-hash 5f0c...
+      send masked sums only, in a federation whose roster has this hash
   privfed client --server 127.0.0.1:8080 --user node-0 --simulate --insecure
 
 The token that proves who you are is read from --token-file, else from the environment variable
@@ -97,6 +101,33 @@ def _read_token(options: argparse.Namespace) -> str:
         raise ConfigError(f"--token-file {path}: cannot be read ({reason})") from error
 
 
+def _enroll(arguments: Sequence[str]) -> None:
+    """Make the key of this node, unless there is one, and print its public key."""
+    from privfed.secure.keys import NodeKey
+
+    parser = Parser(
+        prog="privfed client --enroll",
+        description="Make the key by which a server that need not be trusted knows this node.",
+    )
+    parser.hint = "see --help"
+    parser.add_argument("--enroll", action="store_true", help="make the key")
+    parser.add_argument("--user", required=True, metavar="ID", help="the name in the roster")
+    parser.add_argument(
+        "--key-file", type=Path, metavar="FILE", help="where to keep it (default: ID.key)"
+    )
+    options = parser.parse_args(arguments)
+    path = options.key_file or Path(f"{options.user}.key")
+    if path.exists():
+        key = NodeKey.read(path)
+    else:
+        key = NodeKey.fresh()
+        try:
+            key.save(path)
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be written ({error.strerror})") from error
+    print(f"{options.user}={key.public.hex()}")
+
+
 def _execute(options: argparse.Namespace) -> None:
     from privfed.config.option_groups import CONF
     from privfed.federation.identity import Identity
@@ -119,7 +150,14 @@ def _execute(options: argparse.Namespace) -> None:
     if options.plan:
         say = print
     me = Participant(
-        identity, rows, options.state, folders, say, limits_in(options), only_plan=options.plan
+        identity,
+        rows,
+        options.state,
+        folders,
+        say,
+        limits_in(options),
+        only_plan=options.plan,
+        vow=vow_in(options),
     )
     with contextlib.suppress(PlanShownError):
         take_part(me, server)
@@ -127,5 +165,8 @@ def _execute(options: argparse.Namespace) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Take part until the server says that the run is over; return the exit code."""
-    options = _parse(sys.argv[1:] if arguments is None else arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    if "--enroll" in given:
+        return guarded(lambda: _enroll(given), "interrupted")
+    options = _parse(given)
     return guarded(lambda: _execute(options), "interrupted; the server goes on without this client")

@@ -12,6 +12,7 @@ from privfed.foundation.errors import ConfigError
 
 if TYPE_CHECKING:
     from privfed.federation.limits import Limits
+    from privfed.federation.participant import Vow
 
 
 def add_participation(parser: Parser) -> None:
@@ -52,6 +53,22 @@ def add_participation(parser: Parser) -> None:
         help="a folder, readable by you only, that keeps your head and the ledger of what you "
         "answered (default for the ledger: privfed in $XDG_STATE_HOME, or $PRIVFED_STATE)",
     )
+    secure = parser.add_argument_group(
+        "where nobody is trusted",
+        "For servers with privacy.trust=nobody. With these options, sums leave masked or not at "
+        "all.",
+    )
+    secure.add_argument(
+        "--key-file",
+        type=Path,
+        metavar="FILE",
+        help="the secret key that --enroll made (default: ID.key)",
+    )
+    secure.add_argument(
+        "--roster-hash",
+        metavar="HEX",
+        help="hash of the roster, from somebody other than the server",
+    )
     limits = parser.add_argument_group(
         "limits of your own",
         "Refused steps are not answered, and this client leaves. Every answered step is charged, "
@@ -88,6 +105,26 @@ def add_participation(parser: Parser) -> None:
         metavar="S",
         help="seconds to try to connect (default 30)",
     )
+
+
+def vow_in(options: argparse.Namespace) -> Vow | None:
+    """Return what the node holds on to where nobody is trusted; None without --roster-hash.
+
+    Raises:
+        ConfigError: if the hash or the key is none.
+    """
+    from privfed.federation.participant import Vow
+    from privfed.secure.keys import NodeKey
+
+    if options.roster_hash is None:
+        return None
+    try:
+        roster = bytes.fromhex(options.roster_hash)
+    except ValueError:
+        roster = b""
+    if len(roster) != 32:
+        raise ConfigError.of("--roster-hash", options.roster_hash, "must have 64 digits 0-9, a-f")
+    return Vow(NodeKey.read(options.key_file or Path(f"{options.user}.key")), roster)
 
 
 def limits_in(options: argparse.Namespace) -> Limits:

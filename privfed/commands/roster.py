@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from privfed.commands.parsing import Parser, guarded
@@ -26,13 +27,31 @@ def parse_member(text: str, simulated: bool) -> Member:
     return Member(name, int(users or 1), new_token(), simulated)
 
 
+def with_keys(members: list[Member], keys: Sequence[str]) -> list[Member]:
+    """Register public keys, given as NAME=KEY.
+
+    Raises:
+        ConfigError: if a text has another form, or names nobody.
+    """
+    found = {member.name: member for member in members}
+    for text in keys:
+        name, _, key = text.partition("=")
+        if name not in found:
+            raise ConfigError(f"--key {text[:40]}: {name!r} is not a node of the roster")
+        if not key:
+            raise ConfigError(f"--key {text[:40]}: must be NAME=KEY, as --enroll prints it")
+        found[name] = replace(found[name], key=key)
+    return list(found.values())
+
+
 def _execute(options: argparse.Namespace) -> None:
     """Add nodes to a roster, new or existing; nodes that it has already keep their tokens."""
     listed = list(Roster.read(options.file)) if options.file.exists() else []
     listed += [parse_member(text, False) for text in options.nodes] + [
         parse_member(text, True) for text in options.simulated
     ]
-    roster = Roster(listed)
+    Roster(listed)
+    roster = Roster(with_keys(listed, options.key))
     tokens = options.file.parent / "tokens"
     try:
         options.file.parent.mkdir(parents=True, exist_ok=True)
@@ -44,6 +63,11 @@ def _execute(options: argparse.Namespace) -> None:
         f"{options.file}: {len(roster)} node(s), {roster.users} user(s). "
         f"Keep it secret; give each node its file in {tokens}/"
     )
+    if (digest := roster.digest()) is not None:
+        print(
+            f"hash of the roster: {digest.hex()}; every node gets it from somebody other than the "
+            "server (privfed client --roster-hash)"
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,6 +91,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=[],
         metavar="NAME[=USERS]",
         help="nodes of simulated users",
+    )
+    parser.add_argument(
+        "--key",
+        nargs="+",
+        default=[],
+        metavar="NAME=KEY",
+        help="public keys of nodes, as privfed client --enroll printed them",
     )
     options = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
     return guarded(lambda: _execute(options), "interrupted")

@@ -30,17 +30,22 @@ from privfed import __version__
 from privfed.config.option_groups import CONF
 from privfed.data.tables.client_rows import columns_digest, has_users, read_own_rows
 from privfed.data.tables.own_table import OwnTable, read_own_table
-from privfed.federation.client_factory import ClientFactory, ServingClient
+from privfed.federation.client_factory import SEEDED, ClientFactory, ServingClient
 from privfed.federation.client_ledger import ClientLedger
 from privfed.federation.head_store import HeadStore
 from privfed.federation.identity import Identity
-from privfed.federation.limits import Limits, StepGuard
+from privfed.federation.limits import Limits, StepGuard, clips_in
+from privfed.federation.masked_client import SUMS, masked_fit, simulated_key
 from privfed.federation.node_clients import NodeClients, Rows, Served, clients_for
 from privfed.federation.node_settings import Welcome
+from privfed.federation.noise_promise import check_noise
 from privfed.federation.plan import Plan
 from privfed.federation.table_node import TableNode
 from privfed.foundation.errors import ConfigError, PrivfedError
 from privfed.foundation.state_folder import state_folder
+from privfed.secure.keys import NodeKey
+from privfed.secure.node import Journal, SecureNode
+from privfed.secure.terms import Terms, sums_from_json
 
 RUN = re.compile("[0-9a-f]{32}")
 """Number of a run, as a server draws it."""
@@ -98,6 +103,19 @@ class OwnRows:
         return rows
 
 
+@dataclass(frozen=True)
+class Vow:
+    """What a node holds on to where nobody is trusted.
+
+    Attributes:
+        key: secret of the node, whose public key is in the roster.
+        roster: digest of the roster, as the node was told by somebody other than the server.
+    """
+
+    key: NodeKey
+    roster: bytes
+
+
 class TurnedAwayError(PrivfedError):
     """The server refuses this client.
 
@@ -130,6 +148,8 @@ class Participant:
         only_plan: show the plan of the run and leave.
         one_run: refuse other runs of the server than the first, whose plan was shown; otherwise
             the limits alone decide.
+        vow: key of the node and digest of the roster, for runs in which nobody is trusted; such a
+            node sends no sums without masks.
     """
 
     def __init__(
@@ -142,12 +162,16 @@ class Participant:
         limits: Limits | None = None,
         only_plan: bool = False,
         one_run: bool = True,
+        vow: Vow | None = None,
     ) -> None:
         self.identity, self.rows, self.state = identity, rows, state
         self.folders, self.say = folders, say
         self.limits, self.only_plan, self.one_run = limits or Limits(), only_plan, one_run
         self.made: NodeClients | None = None
         """The clients that serve the users, once the server has sent its settings."""
+        self.vow = vow
+        self.secure: SecureNode | None = None
+        """Masks what is sent, where nobody is trusted."""
         self.guard: StepGuard | None = None
         """Decides which steps are answered, where users are real and train."""
         self._settings, self._error = "", "mse"
@@ -227,6 +251,7 @@ class Participant:
                 "register you as a real user (privfed roster)"
             )
         guard = None if self.rows is None else self._guarded(self.rows, welcome)
+        secure = self._secured(welcome)
         if self.only_plan:
             self._show_plan(welcome, guard)
             raise PlanShownError("the plan was shown")
@@ -240,7 +265,7 @@ class Participant:
                 if client is not None and client.memory is not None:
                     client.memory.keep_in(self.state, "rounds")
             made.keep_heads(HeadStore(self.state, names))
-        self.made, self.guard = made, guard
+        self.made, self.guard, self.secure = made, guard, secure
         self._settings, self._error = text, welcome.error
         self._say_what_was_joined(welcome)
         if guard is not None and guard.ledger.last(guard.run) is None:
@@ -271,6 +296,38 @@ class Participant:
                 self._show_plan(welcome, guard)
             raise
         return guard
+
+    def _secured(self, welcome: Welcome) -> SecureNode | None:
+        """Return what masks the sums of a run; None if its server is trusted with them.
+
+        Raises:
+            ConfigError: if it is not as this node was told.
+        """
+        if not welcome.secure:
+            if self.vow is not None and not welcome.published:
+                raise ConfigError(
+                    "refused: this node was told a roster's hash, but the server asks for sums "
+                    "without masks; nothing was sent"
+                )
+            return None
+
+        def same_run(terms: Terms) -> None:
+            if self.rows is not None and terms.run != welcome.run:
+                raise ConfigError("refused: the server agrees keys for another run")
+
+        if self.rows is None:
+            name, token = self.identity.name, self.identity.token
+            key = simulated_key(name, token, welcome.seed, welcome.secure == SEEDED)
+            journal = Journal() if self.secure is None else self.secure.journal
+            return SecureNode(key, journal)
+        if self.vow is None:
+            raise ConfigError(
+                "refused: nobody is trusted in this run, so this node needs the hash of the "
+                "roster from somebody other than the server (--roster-hash) and its own key "
+                "(--key-file); nothing was sent"
+            )
+        path = self._ledger_folder() / f"{self.identity.name}.masks.json"
+        return SecureNode(self.vow.key, Journal.at(path), self.vow.roster, same_run)
 
     def _ledger_folder(self) -> Path:
         """Return where this node's ledger is: in its own folder, or in that of the machine's user.
@@ -348,6 +405,19 @@ class Participant:
             ConfigError: if the plan that was shown has no such step, or the limits forbid it.
             BudgetError: if it would cost more than the operator allows.
         """
+        if self.secure is not None:
+            self._check_noise(ins)
+            return masked_fit(self.secure, ins, self._sums)
+        return self._sums(ins)
+
+    def _check_noise(self, ins: FitIns) -> None:
+        """Refuse a step whose noise is not what the plan promised."""
+        if self.guard is not None and SUMS in ins.config:
+            number, told = int(ins.config.get("step", 0)), str(ins.config[SUMS])
+            check_noise(self.guard.plan, number, clips_in(ins.config), sums_from_json(told))
+
+    def _sums(self, ins: FitIns) -> FitRes:
+        """Return the sums over the node's users, if they may be computed."""
         clients = self.clients
         if self.rows is None:
             return clients.fit(ins)

@@ -180,11 +180,16 @@ class Plan:
             raise ConfigError(f"the server's plan cannot be read ({str(error)[:80]})") from error
         return plan
 
+    @property
+    def adds(self) -> str:
+        """Who adds the noise."""
+        return "nodes" if self.noise.startswith("nodes") else "server"
+
     def lines(self) -> Iterator[str]:
         """Yield the plan in words, one line per stretch of rounds."""
         yield (
             f"plan: {len(self)} step(s) with {self.users:,} user(s), epsilon {self.epsilon:g}, "
-            f"delta {self.delta:g} ({self.relation}); {self.noise} noise, added by the server"
+            f"delta {self.delta:g} ({self.relation}); {self.noise} noise, added by the {self.adds}"
         )
         for start, stretch in zip(self.starts, self.stretches, strict=True):
             yield f"  {self._numbers(start, stretch):<12} {', '.join(self._words(stretch))}"

@@ -19,6 +19,7 @@ from privfed.data.user_identity import Identities, identities_of
 from privfed.foundation.atomic_files import write_atomically
 from privfed.foundation.errors import ConfigError
 from privfed.privacy.account_place import set_of
+from privfed.secure.terms import roster_digest
 
 TOKEN_BYTES = 32
 PUBLIC = re.compile("([0-9a-f]{64})?")
@@ -121,6 +122,12 @@ class Roster:
         return [
             {key: value for key, value in vars(member).items() if key != "token"} for member in self
         ]
+
+    def digest(self) -> bytes | None:
+        """Return the hash of public keys and numbers of users; None unless all have a key."""
+        if not all(member.key for member in self):
+            return None
+        return roster_digest([each.key for each in self], [each.users for each in self])
 
     def identity(self) -> list[str]:
         """Return facts that each identify these users; see `DataSource.identity`."""

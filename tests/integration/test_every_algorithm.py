@@ -168,7 +168,10 @@ def test_a_run_that_users_alone_solve_without_any_error_is_written(tmp_path, mon
     assert result["metrics"]["risk_standalone"] == 0 and (tmp_path / "o/report.html").exists()
 
 
-@pytest.mark.parametrize("algo", ALGORITHMS)
+RELEASING = [algo for algo in ALGORITHMS if "standalone" not in algo and "LeNet" not in algo]
+
+
+@pytest.mark.parametrize("algo", RELEASING)
 def test_every_gaussian_algorithm_runs_with_nobody_trusted(algo):
     """No strategy and no client knows of masks; selections are refused before anything is sent."""
     masked = ["eps=3", *settings(algo), "privacy.trust=nobody", "runtime.nodes=4"]
