@@ -36,9 +36,12 @@ def plan_for_nodes(strategy: PrivateStrategy) -> Plan:
 def _planned(strategy: PrivateStrategy, step: Step) -> PlannedRounds:
     """Return what nodes are told of one step."""
     phase = step.phase
+    # The bound of a single round may follow from what was released before it: nodes cannot know it.
     clips = (
-        None if strategy.clips.get(name) == AUTO else float(strategy.bound(step, name).clip)
-        for name in phase.named
+        None
+        if strategy.clips.get(name) == AUTO or (callable(total.bound) and phase.rounds == 1)
+        else float(strategy.bound(step, name).clip)
+        for name, total in phase.named.items()
     )
     costs = ((float(cost.mu), float(cost.epsilon)) for _, cost in strategy.costs(step))
     return PlannedRounds(

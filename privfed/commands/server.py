@@ -225,7 +225,9 @@ def _announce(roster: Roster, options: argparse.Namespace, tokens: Path, port: i
     for member in roster:
         if member.simulated and options.simulate:
             continue
-        data = "--simulate" if member.simulated else "--data mine.csv"
+        data = (
+            "--simulate" if member.simulated else f"--data mine.csv --state {member.name}-private"
+        )
         who = f"--user {member.name} --token-file {tokens / member.name}.token"
         print(f"  privfed client --server {where} {who} {data} {trust}", flush=True)
 

@@ -6,6 +6,14 @@ import hashlib
 import hmac
 from dataclasses import dataclass, field
 
+PROTOCOL = 2
+"""Version of what server and nodes say to each other; it must be the same on both sides."""
+
+
+def compatible(theirs: object, ours: str) -> bool:
+    """Return whether a version of privfed fits another: they may differ in the patch level."""
+    return isinstance(theirs, str) and theirs.split(".")[:2] == ours.split(".")[:2]
+
 
 @dataclass(frozen=True)
 class Identity:

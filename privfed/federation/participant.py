@@ -33,7 +33,7 @@ from privfed.data.tables.own_table import OwnTable, read_own_table
 from privfed.federation.client_factory import SEEDED, ClientFactory, ServingClient
 from privfed.federation.client_ledger import ClientLedger
 from privfed.federation.head_store import HeadStore
-from privfed.federation.identity import Identity
+from privfed.federation.identity import PROTOCOL, Identity, compatible
 from privfed.federation.limits import Limits, StepGuard, clips_in
 from privfed.federation.masked_client import SUMS, masked_fit, simulated_key
 from privfed.federation.node_clients import NodeClients, Rows, Served, clients_for
@@ -211,7 +211,12 @@ class Participant:
             told: dict[str, Scalar] = {"ready": True}
             return told if self._columns is None else told | {"columns": self._columns}
         challenge = question.get("hello")
-        if not isinstance(challenge, bytes) or question.get("version") != __version__:
+        same = question.get("protocol") == PROTOCOL
+        if (
+            not isinstance(challenge, bytes)
+            or not same
+            or not compatible(question.get("version"), __version__)
+        ):
             theirs = str(question.get("version"))[:20]
             raise ConfigError(
                 f"the server runs privfed {theirs}, this client {__version__}; "

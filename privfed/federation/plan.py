@@ -31,7 +31,7 @@ class PlannedRounds:
     Attributes:
         task: what users are asked for.
         first, last: rounds of the phase; 0 only measures clip norms.
-        clips: clip norm of each sum; None where a private measurement decides it.
+        clips: clip norm of each sum; None where what is released before decides it.
         release: whether sums are sent, or only what measures their norms.
         measure: how norms are measured; empty: not at all.
         groups: number of disjoint groups, of which round t asks group t - 1; 0: everybody.

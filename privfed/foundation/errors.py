@@ -25,6 +25,10 @@ class ConfigError(PrivfedError):
         return cls(f"{key}={given}: {allowed}")
 
 
+class NoRowsError(ConfigError):
+    """A table has no rows that can be used."""
+
+
 class TooFewAnswersError(PrivfedError):
     """A step has too few answers; it was not released and may be asked again.
 

@@ -30,7 +30,7 @@ from flwr.server.client_proxy import ClientProxy
 from flwr.server.criterion import Criterion
 
 from privfed import __version__
-from privfed.federation.identity import prove
+from privfed.federation.identity import PROTOCOL, compatible, prove
 from privfed.federation.node_settings import Welcome
 from privfed.federation.roster import Roster, new_token
 from privfed.foundation.errors import PrivfedError
@@ -312,12 +312,12 @@ class AdmissionControl(ClientManager):
     def _identify(self, proxy: ClientProxy) -> str:
         """Return the proven name of a node."""
         challenge = secrets.token_bytes(32)
-        answer = _ask(proxy, {"hello": challenge, "version": __version__}, self.hello_timeout)
+        answer = _ask(proxy, _hello(challenge), self.hello_timeout)
         node, proof, version = (answer.get(key) for key in ("node", "proof", "version"))
         if not isinstance(node, str) or not isinstance(proof, bytes):
             raise RefusedError("no name or no proof given")
         called = repr(node[:100])
-        if version != __version__:
+        if not compatible(version, __version__):
             raise RefusedError(
                 f"{called} runs privfed {str(version)[:20]}, the server {__version__}; "
                 "install the same version",
@@ -336,13 +336,17 @@ class AdmissionControl(ClientManager):
 
     def _send_published(self, proxy: ClientProxy, published: Parameters) -> None:
         """Send the published model, which is public; the head fitted to it stays on the node."""
-        hello: dict[str, Scalar] = {"hello": secrets.token_bytes(32), "version": __version__}
-        answer = _ask(proxy, hello, self.hello_timeout)
+        answer = _ask(proxy, _hello(secrets.token_bytes(32)), self.hello_timeout)
         if self.welcome is not None:
             _ask(proxy, {"welcome": self.welcome("").to_json()}, self.ready_timeout)
         proxy.evaluate(EvaluateIns(published, {"judge": False}), self.ready_timeout, None)
         log.info("gave the published model to %r", str(answer.get("node"))[:100])
         _attempt(proxy.reconnect, ReconnectIns(seconds=None), 5.0, None)
+
+
+def _hello(challenge: bytes) -> dict[str, Scalar]:
+    """Return the first question of the admission protocol."""
+    return {"hello": challenge, "version": __version__, "protocol": PROTOCOL}
 
 
 def _ask(proxy: ClientProxy, question: dict[str, Scalar], timeout: float) -> dict[str, Scalar]:

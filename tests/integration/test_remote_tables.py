@@ -6,21 +6,20 @@ import json
 
 import numpy as np
 import pytest
-from support.processes import ledger_of
+from support.processes import KNOWN_NOISE, ledger_of
 from support.table_federation import write_federation, write_table
 
 import privfed.commands.server
 from privfed.config.composition import compose
 from privfed.experiment.wiring import Experiment
 
-# Noise of real users is secret. At this epsilon it is smaller than the rounding of the sums.
-SETTINGS = ("data=table", "data.schema=schema.yaml", "eps=1e13", "delta=1e-6")
+SETTINGS = ("data=table", "data.schema=schema.yaml", "eps=20")
 
 
 def here(folder, *settings):
-    """The published model of the same rows in this process."""
+    """The published model of the same rows in this process, with the same noise."""
     options = ("data=table", f"data.schema={folder}/schema.yaml", f"data.path={folder}/all.csv")
-    cfg = compose([*options, "data.evaluate=false", *SETTINGS[2:], *settings])
+    cfg = compose([*options, *SETTINGS[2:], *settings, "data.test=0"])
     return Experiment(cfg).run().model
 
 
@@ -42,10 +41,12 @@ def test_the_same_numbers_as_in_one_process(fleet, algo):
     folder, singles = fleet.folder, {"alice": 1, "bob": 40, "carol": 1500}
     registered = write_federation(folder, singles, clinic=6, extra=40)
     fleet.start("roster", "roster.json", *registered).ends(0)
+    fleet.program = ("-c", KNOWN_NOISE)
     server, port = fleet.server(
         *(*SETTINGS, f"algo={algo}", "data.path=crowd.csv", "out=run", "--insecure"),
         *("--roster", "roster.json", "--simulate"),
     )
+    fleet.program = ("-m", "privfed")
     clients = take_part(fleet, port, [*singles, "clinic"])
     server.ends(0)
     for client in clients:
@@ -71,10 +72,10 @@ def test_a_user_without_rows_a_held_out_share_and_a_newcomer(fleet):
     settings = ("data=table", "data.schema=schema.yaml", "eps=8", "out=run", "--insecure")
     server, port = fleet.server(*settings, "--roster", "roster.json", "--stay")
     clients = take_part(fleet, port, ["alice", "bob", "clinic"], "--test", "0.2")
+    server.says("giving the model in run")
     for client in clients:
         client.ends(0)
     assert "held-out row(s)" in clients[0].said and "held-out" not in clients[1].said
-    server.says("giving the model in run")
     port = int(server.said.rpartition("127.0.0.1:")[2].partition(",")[0])
     newcomer = fleet.start(
         *("client", "--server", f"127.0.0.1:{port}", "--user", "dora", "--data", "alice.csv"),

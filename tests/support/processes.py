@@ -48,11 +48,12 @@ class Process:
         folder: Path,
         number: int,
         environment: dict[str, str],
+        program: tuple[str, ...] = ("-m", "privfed"),
     ) -> None:
         self.out, self.err = folder / f"{number}.out", folder / f"{number}.err"
         with self.out.open("w") as out, self.err.open("w") as err:
             self.popen = subprocess.Popen(
-                [sys.executable, "-m", "privfed", command, *arguments],
+                [sys.executable, *program, command, *arguments],
                 cwd=folder,
                 env=os.environ | ENVIRONMENT | environment,
                 stdin=subprocess.DEVNULL,
@@ -104,10 +105,17 @@ class Fleet:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.started: list[Process] = []
+        self.program: tuple[str, ...] = ("-m", "privfed")
+        """How Python starts the commands."""
 
     def start(self, command: str, *arguments: object, **environment: str) -> Process:
         process = Process(
-            command, tuple(map(str, arguments)), self.folder, len(self.started), environment
+            command,
+            tuple(map(str, arguments)),
+            self.folder,
+            len(self.started),
+            environment,
+            self.program,
         )
         self.started.append(process)
         return process
@@ -142,6 +150,21 @@ class Fleet:
         for process in self.started:
             process.kill()
 
+
+KNOWN_NOISE = """
+import sys
+import privfed.experiment.wiring as wiring
+from privfed.__main__ import main
+from privfed.privacy.noise import SeededNoise
+
+class KnownNoise(SeededNoise):
+    name, repeatable = "discrete", False
+
+wiring.noise_source = lambda kind, seed, simulated: KnownNoise(seed)
+if __name__ == "__main__":
+    sys.exit(main())
+"""
+"""A program like privfed whose noise for real users a test can repeat."""
 
 MARK = "PRIVFED_TEST_PROCESS"
 """Environment variable by which processes that a test has started can be found later."""

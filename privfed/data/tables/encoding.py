@@ -23,7 +23,7 @@ from privfed.data.tables.schema import (
     plain_text,
 )
 from privfed.data.tables.table_files import Columns, TableReader
-from privfed.foundation.errors import ConfigError
+from privfed.foundation.errors import ConfigError, NoRowsError
 from privfed.foundation.linalg import Array
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -149,7 +149,7 @@ class Encoder:
             ConfigError: if there are none, or in strict mode if users' names are fractions.
         """
         if not self.rows:
-            raise ConfigError(f"{self.table.path}: has a header and no rows")
+            raise NoRowsError(f"{self.table.path}: has a header and no rows")
         if (
             self.strict
             and self.fraction
@@ -165,7 +165,7 @@ class Encoder:
         self.pieces.clear()
         who, numbers, codes, target, time = (_joined(pieces) for pieces in columns)
         if not len(who):
-            raise ConfigError(f"{self.table.path}: no rows are left; " + "; ".join(self._notes(0)))
+            raise NoRowsError(f"{self.table.path}: no rows are left; " + "; ".join(self._notes(0)))
         names = ordered(self.people)
         rank = np.empty(len(names), dtype=np.int32)
         rank[[self.people[name] for name in names]] = np.arange(len(names))

@@ -19,7 +19,7 @@ from privfed.data.tables.schema import Schema
 from privfed.data.tables.table_loading import read_rows_for
 from privfed.data.tables.table_opening import open_table
 from privfed.data.tables.table_source import Table, TableTruth
-from privfed.foundation.errors import ConfigError
+from privfed.foundation.errors import ConfigError, NoRowsError
 
 
 class OwnTable(Table):
@@ -90,15 +90,19 @@ def read_own_table(
             f"{path}: has no column {schema.user!r} that says whose row it is, and {users} users "
             f"are registered for {name}"
         )
-    frame = read_rows_for(schema, path, strict=False)
+    try:
+        frame = read_rows_for(schema, path, strict=False)
+    except NoRowsError as error:
+        say(f"{error}; nothing is contributed")
+        return _empty(schema, name)
     for note in frame.notes:
         say(f"{path}: {note}")
     if schema.user not in header:
-        return replace(frame, names=(name,)) if len(frame) else _only(frame, name, -1)
+        return replace(frame, names=(name,))
     if users == 1:
-        if len(frame) and name not in frame.names:
+        if name not in frame.names:
             raise ConfigError(f"{path}: has no rows of user {name!r}")
-        return _only(frame, name, frame.names.index(name) if name in frame.names else -1)
+        return _only(frame, name, frame.names.index(name))
     if users is not None and len(frame.names) > users:
         raise ConfigError(
             f"{path}: has rows of {len(frame.names)} user(s), but {users} are registered for {name}"
@@ -107,6 +111,19 @@ def read_own_table(
         missing = f"{users - len(frame.names)} of {users} registered user(s)"
         say(f"{path}: {missing} have no rows and contribute nothing")
     return frame
+
+
+def _empty(schema: Schema, name: str) -> EncodedTable:
+    """Return the table of one user without rows."""
+    return EncodedTable(
+        who=np.zeros(0, dtype=np.int32),
+        names=(name,),
+        numbers=np.zeros((0, len(schema.numbers))),
+        codes=np.zeros((0, len(schema.choices)), dtype=np.int32),
+        target=np.zeros(0),
+        time=None,
+        notes=(),
+    )
 
 
 def _only(frame: EncodedTable, name: str, place: int) -> EncodedTable:
