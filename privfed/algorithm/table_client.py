@@ -2,6 +2,8 @@
 
     magnitudes   per column without public bounds: shares of the user's rows by power of two
     locate       per such column: shares of the user's rows by 32nd of the announced interval
+    spreads      per column to be taken around users' own means: which power of two, in steps of a
+                 half, the spread of the user's own values has
     curvature    f_i A_i^T A_i
     gradient     W A_i^T R_i f_i / sqrt(P), W the announced whitener
     counts       c_i / |c_i|, c_i the number of the user's rows per item
@@ -33,7 +35,14 @@ from privfed.algorithm.table_parts import Outer, Sparse, by_item, gram_square
 from privfed.data.tables.ragged_cohort import Block, RaggedCohort
 from privfed.foundation.linalg import Array
 from privfed.models import table_heads
-from privfed.models.table_model import ALONE, MIXTURE, NAMES, PARTS, TableModel, unscaled
+from privfed.models.table_model import (
+    ALONE,
+    MIXTURE,
+    NAMES,
+    PARTS,
+    TableModel,
+    own_means,
+)
 from privfed.privacy.adaptive_clipping import Histogram
 from privfed.privacy.bounds import UNCLIPPED
 
@@ -43,6 +52,10 @@ EASE = 5.0
 """Added to |A_i^T A_i|_F, so that users with very few rows weigh less."""
 MAGNITUDES = Histogram(96, -32)
 """Powers of two that a column's values may have: up to 1e19."""
+SPREADS = Histogram(192, -64)
+"""Halves of powers of two that a column's spread within a user may have."""
+ROUNDING = 1e-12
+"""Spread, in units of the mean, below which values differ by rounding alone."""
 
 MOST = 1e80
 """Largest error of one row.
@@ -61,7 +74,6 @@ class TableClient(CohortClient):
         super().__init__(cohort)
         assert cohort.schema is not None
         self.schema = cohort.schema
-        self.columns = unscaled(self.schema)
 
     # Scales of columns.
 
@@ -89,6 +101,24 @@ class TableClient(CohortClient):
         inside = (told.round == 1) | ((place >= 0) & (place < PARTS))
         place = np.clip(np.nan_to_num(place), 0, PARTS - 1).astype(np.int64)
         return shares(place, there & inside & (width > 0), PARTS)
+
+    @task
+    def spreads(self, block: Block, shared: NDArrays, told: Announcement) -> Array:
+        """Return one-hot the spread of each user's own values per column: (B, c, bins).
+
+        Columns that do not vary for the user, but for rounding, count nowhere.
+        """
+        both = np.concatenate([block.rows.numbers, block.rows.y[..., None]], axis=2)
+        both = both[:, :, self._asked_columns(shared)]
+        there = np.isfinite(both)
+        middle = own_means(both)
+        gaps = np.where(there, both - middle, 0.0)
+        count = np.maximum(there.sum(axis=1), 2) - 1
+        spread = np.sqrt(np.sum(gaps * gaps, axis=1) / count)
+        varies = np.isfinite(spread) & (spread > ROUNDING * np.abs(middle[:, 0]))
+        place = np.floor(2.0 * np.log2(np.where(varies, spread, 1.0))) - SPREADS.bottom
+        place = np.clip(place, 0, SPREADS.size - 1).astype(np.int64)
+        return shares(place[:, None], varies[:, None], SPREADS.size)
 
     def _asked_columns(self, shared: NDArrays) -> list[int]:
         """Return the columns whose scales are asked for: announced after the model's arrays."""

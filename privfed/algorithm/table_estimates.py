@@ -12,6 +12,8 @@ from privfed.foundation.linalg import Array
 
 MARGIN = 2.0
 """Standard deviations by which a run of bins has to exceed what it should hold."""
+PEAK, LEAST_MASS = 6, 0.05
+"""Number of bins of a peak (a factor of 8 in the spread), and the least share of users in it."""
 TINY = 1e-9
 """Ridge without noise, in units of the curvature's mean: redundant columns are no obstacle."""
 RESIDUAL = 0.7
@@ -39,6 +41,24 @@ def fullest(column: Array, noise: float, part: float) -> tuple[int, int] | None:
             first = int(np.argmax(mass))
             return first, first + width
     return None
+
+
+def peak(column: Array, noise: float) -> float | None:
+    """Return where the broad peak of a noised histogram has its middle, in bins.
+
+    Args:
+        column: noised share of the users per bin, (bins,).
+        noise: standard deviation of the noise per bin.
+
+    Returns:
+        Mean place of the best run of PEAK bins; None if its mass is not above that of noise.
+    """
+    mass = np.convolve(column, np.ones(PEAK), "valid")
+    first = int(np.argmax(mass))
+    if mass[first] <= max(MARGIN * noise * math.sqrt(PEAK), LEAST_MASS):
+        return None
+    kept = np.maximum(column[first : first + PEAK], 0.0)
+    return first + 0.5 + float(kept @ np.arange(PEAK)) / float(kept.sum())
 
 
 def root_inverse(G: Array, ridge: float) -> Array:

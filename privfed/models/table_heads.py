@@ -31,7 +31,7 @@ and the head 0 is the global model. Without a global model, base is 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -148,13 +148,13 @@ class TableHeads:
     def zero(cls, model: TableModel, users: int) -> TableHeads:
         """Return heads that predict as the global model does."""
         size = 2 + 2 * len(model.schema.dense) + model.U.shape[1]
-        numbers = np.zeros((users, len(model.schema.numbers)))
+        numbers = np.full((users, len(model.schema.numbers)), np.nan)
         low, high = model.range
         free = low > high  # nothing is known about the range of predictions
         return cls(
             np.zeros((users, size, model.schema.outputs)),
             numbers,
-            numbers.copy(),
+            np.zeros_like(numbers),
             np.full(users, -np.inf if free else low),
             np.full(users, np.inf if free else high),
         )
@@ -173,9 +173,9 @@ class Candidates:
         self.families = families(model)
         self.inputs = model.inputs(rows)
         Y = model.targets(rows.y)
-        shared = model.has_global
-        # Without a global model a user works in its own units, around its own mean.
-        self.zero = np.broadcast_to(model.w[0], Y[:, 0].shape) if shared else Y.mean(axis=1)
+        # Without a level of all users, a user works around its own mean.
+        level = model.has_level
+        self.zero = np.broadcast_to(model.w[0], Y[:, 0].shape) if level else Y.mean(axis=1)
         self.Y = Y - self.zero[:, None]
         self.relative = model.relative(self.inputs)
         self.centre, self.spread = own_scales(model, rows)
@@ -251,14 +251,13 @@ class Candidates:
         """Return the heads of the mixture."""
         model, B = self.model, len(self.Y)
         heads = TableHeads.zero(model, B)
+        heads.V[:, 0] = self.zero - (model.w[0] if model.has_global else 0.0)
         if not self.families:
-            return heads
+            return replace(heads, centre=self.centre, spread=self.spread)
         weights, C = self.weights(), self.Y.shape[2]
         V, k = heads.V, model.U.shape[1]
         if model.has_global:
             V[:, 1] = -1.0
-        else:
-            V[:, 0] = self.zero
         p = len(model.schema.dense)
         parts = {"slopes": slice(2, 2 + p), "directions": slice(2 + p, 2 + p + k),
                  "own columns": slice(2 + p + k, 2 + 2 * p + k)}  # fmt: skip
@@ -289,7 +288,7 @@ class Candidates:
     def left_out(self) -> Array:
         """Return predictions (B, m, C) of the mixture without each row, with its weights."""
         if not self.families:
-            return self.model.base(self.inputs)
+            return self.model.relative(self.inputs) + self.zero[:, None]
         weights, C = self.weights(), self.Y.shape[2]
         left = np.zeros_like(self.Y)
         place = 0
@@ -359,7 +358,7 @@ def scores(model: TableModel, rows: TableRows, heads: TableHeads) -> Array:
         rows: rows (t,).
         heads: the head of each row's user.
     """
-    inputs = model.inputs(rows)
+    inputs = model.inputs(rows, heads.centre)
     base = model.base(inputs)
     own = own_columns(model, rows, heads.centre, heads.spread)
     F = np.concatenate([inputs.X, model.features(inputs), own.X], axis=1)
