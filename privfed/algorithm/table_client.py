@@ -40,6 +40,7 @@ from privfed.models.table_model import (
     MIXTURE,
     NAMES,
     PARTS,
+    TARGET_LIMIT,
     TableModel,
     own_means,
 )
@@ -133,14 +134,20 @@ class TableClient(CohortClient):
 
     # The global model.
 
-    def residuals(self, block: Block, model: TableModel) -> tuple[Any, Array]:
+    def residuals(
+        self, block: Block, model: TableModel, told: Announcement
+    ) -> tuple[Any, Array]:
         """Return the encoded rows, and what the global model leaves over of the targets.
+
+        Without noise targets are not clamped, as nothing is bounded.
 
         Returns:
             Inputs of (B, m) rows, and R (B, m, C).
         """
         inputs = model.inputs(block.rows)
-        return inputs, model.sent_targets(block.rows.y) - model.w[0] - model.relative(inputs)
+        limit = math.inf if unbounded(told) else TARGET_LIMIT
+        targets = model.sent_targets(block.rows.y, limit)
+        return inputs, targets - model.w[0] - model.relative(inputs)
 
     def rows_and_weights(self, X: Array, told: Announcement) -> tuple[Array, Array, Array]:
         """Return A (B, m, P), the weights f (B,), and |f A^T A|_F (B,)."""
@@ -160,7 +167,7 @@ class TableClient(CohortClient):
     def gradient(self, block: Block, shared: NDArrays, told: Announcement) -> Array:
         """Return W A_i^T R_i f_i / sqrt(P) of every user, (B, P, C)."""
         model, W = TableModel.of(self.schema, shared), shared[len(NAMES)]
-        inputs, R = self.residuals(block, model)
+        inputs, R = self.residuals(block, model, told)
         A, f, _ = self.rows_and_weights(inputs.X, told)
         G = np.matmul(A.transpose(0, 2, 1), partly_centred(R)) * f[:, None, None]
         return np.matmul(W / math.sqrt(len(W)), G)
@@ -189,7 +196,7 @@ class TableClient(CohortClient):
     @task
     def sums(self, block: Block, shared: NDArrays, told: Announcement) -> Sparse:
         """Return residuals added up by item over |c_i|; round t asks for the t-th item feature."""
-        inputs, R = self.residuals(block, TableModel.of(self.schema, shared))
+        inputs, R = self.residuals(block, TableModel.of(self.schema, shared), told)
         items = self.items_of(inputs)
         _, f = self.item_weights(items, told)
         mine = items[:, :, told.round - 1 : told.round] if told.round else items[:, :, :1]

@@ -10,6 +10,7 @@ A candidate is an offset and, for some, slopes, fitted by ridge to what a base l
     offset        none                                         0, .5, 1   weakly to strongly
     slopes        encoded columns                              0, 1       weakly, strongly
     directions    shared directions                            1          weakly, strongly
+    effects       (1, x) L                                     1          in L
 
 The first two use nothing but the user's own rows. Every candidate's leave-one-out error LOO_k is
 known in closed form. With m rows the weight of candidate k is
@@ -42,16 +43,20 @@ from privfed.models import ridge
 from privfed.models.table_model import ALONE, GLOBAL, OFFSET, Inputs, TableModel, encode
 
 OWN = tuple(10.0 ** (x / 2) for x in range(-3, 6))
+EFFECTS = (0.4, 1.0, 2.5)
+"""Strengths of users' own effects; 1 is that of the mixed model."""
 SLOPES, DIRECTIONS = (0.3, 3.0, 30.0, 300.0), (0.3, 3.0, 30.0)
 """Strengths of slopes, in units of the mean square of a user's rows of features."""
 OFFSETS, FEW_OFFSETS = (1.0, 4.0, 16.0, 64.0), (1.0, 8.0)
 """Strengths that hold an offset at 0, in rows."""
-ROWS = 60.0
+ROWS = 120.0
 """Number of own rows that the evidence of a large population counts as."""
 FEW_USERS = 50.0
 """Number of users whose evidence counts half: with few users it is partly chance."""
-ALONE_TIMES = 2.0
-"""How often a user's own rows count where there is no evidence of others."""
+ALONE_TIMES, UNSURE_TIMES = 2.0, 1.0
+"""How often a user's own rows count without a global model; with one, but no evidence on it."""
+DOUBT = 1.0
+"""Log of the odds against candidates that use nothing of other users, where there is a model."""
 PRIOR = 0.3
 """Number of rows with the error of the own mean that are added to every leave-one-out error.
 
@@ -97,12 +102,16 @@ def families(model: TableModel) -> tuple[Family, ...]:
     if kind == GLOBAL:
         return ()
     if kind == OFFSET:
-        return (Family("offset", (), OFFSETS, (1.0,)),)
-    shared = [Family("offset", (), OFFSETS, (0.0, 0.5, 1.0))]
+        return (Family("offset", (), OFFSETS if model.has_level else (0.0,), (1.0,)),)
+    # Where the level of targets is a user's own, no offset is held at 0: own rows have fixed it.
+    many, few, held = (OFFSETS, FEW_OFFSETS, np.inf) if model.has_level else ((0.0,), (0.0,), 0.0)
+    shared = [Family("offset", (), many, (0.0, 0.5, 1.0))]
     if len(model.schema.dense):
-        shared.append(Family("slopes", SLOPES, FEW_OFFSETS, (0.0, 1.0)))
+        shared.append(Family("slopes", SLOPES, few, (0.0, 1.0)))
     if model.scale.any():
-        shared.append(Family("directions", DIRECTIONS, FEW_OFFSETS, (1.0,)))
+        shared.append(Family("directions", DIRECTIONS, few, (1.0,)))
+    if model.effects.any():
+        shared.append(Family("effects", EFFECTS, (held,), (1.0,)))
     return (*own, *shared)
 
 
@@ -197,13 +206,18 @@ class Candidates:
             return self.inputs.X
         if name == "directions":
             return self.model.features(self.inputs) * self.model.scale
+        if name == "effects":
+            return effects_of(self.model, self.inputs)
         return None
 
     def _smoothed(self, family: Family) -> list[ridge.Smoothed]:
         ones = np.ones((*self.Y.shape[:2], 1))
         V = np.concatenate([self.Y, self.relative, ones], axis=2)
         F = self.features(family.name)
-        return [ridge.without_features(V)] if F is None else ridge.smooth(F, family.strengths, V)
+        if F is None:
+            return [ridge.without_features(V)]
+        unit = np.ones(len(V)) if family.name == "effects" else None
+        return ridge.smooth(F, family.strengths, V, unit)
 
     def _set_errors(self) -> None:
         """Set offsets c (B, K, C) and mean leave-one-out errors (B, K)."""
@@ -239,8 +253,12 @@ class Candidates:
     def weights(self) -> Array:
         """Return the weights of the candidates, (B, K)."""
         sizes = np.concatenate([np.full(len(f), len(f)) for f in self.families])
-        E, own = self.model.evidence, ALONE_TIMES
+        E, own = self.model.evidence, UNSURE_TIMES if self.model.has_global else ALONE_TIMES
         logs = -np.log(sizes)
+        if self.model.has_global:
+            logs = logs + np.concatenate(
+                [np.full(len(f), -DOUBT * f.name.startswith("own")) for f in self.families]
+            )
         if len(E) == len(sizes):
             logs, own = logs - ROWS * E / 2, 1.0
         logs = logs - own * self.m * self.log_errors() / 2
@@ -278,7 +296,12 @@ class Candidates:
                     r = r - trust[:, None, None] * fit.residuals[:, :, C : 2 * C]
                     r = r - fit.residuals[:, :, -1:] * offset[:, None]
                     slopes = np.matmul(F.transpose(0, 2, 1), r) / fit.lam[:, None, None]
-                    V[:, parts[family.name]] += slopes
+                    if family.name == "effects":  # they are an offset and slopes
+                        V[:, 0] += np.matmul(model.effects[:1], slopes)[:, 0]
+                        L = model.effects[1 + model.schema.dense]
+                        V[:, parts["slopes"]] += np.matmul(L, slopes)
+                    else:
+                        V[:, parts[family.name]] += slopes
                 place += each
         V[:, parts["directions"]] *= model.scale[:, None]
         V[:, 0] -= np.matmul(self.middle[:, None], V[:, parts["own columns"]])[:, 0]
@@ -301,6 +324,11 @@ class Candidates:
                         left += weights[:, place, None, None] * e
                         place += 1
         return self.Y + self.zero[:, None] - left
+
+
+def effects_of(model: TableModel, inputs: Inputs) -> Array:
+    """Return (1, x) L of encoded rows, (..., r)."""
+    return np.asarray(inputs.X @ model.effects[1 + model.schema.dense] + model.effects[0])
 
 
 def own_scales(model: TableModel, rows: TableRows) -> tuple[Array, Array]:
@@ -370,17 +398,18 @@ def scores(model: TableModel, rows: TableRows, heads: TableHeads) -> Array:
         return np.clip(np.nan_to_num(y), heads.low[:, None], heads.high[:, None])
 
 
-def candidates_of(model: TableModel, directions: bool) -> int:
-    """Return the number of candidates of the mixture.
+def candidates_of(model: TableModel, directions: bool, effects: bool) -> int:
+    """Return the largest number of candidates of the mixture.
 
     Args:
         model: model whose schema counts.
         directions: whether it will have shared directions.
+        effects: whether it will have a covariance of effects.
     """
     dense = bool(len(model.schema.dense))
     count = len(Family("own mean")) + len(Family("offset", (), OFFSETS, (0.0, 0.5, 1.0)))
     count += dense * (len(OWN) + len(SLOPES) * len(FEW_OFFSETS) * 2)
-    return count + directions * len(DIRECTIONS) * len(FEW_OFFSETS)
+    return count + directions * len(DIRECTIONS) * len(FEW_OFFSETS) + effects * len(EFFECTS)
 
 
 def smooth_evidence(model: TableModel, evidence: Array, noise: float, n: int) -> Array:

@@ -43,7 +43,7 @@ KINDS = MIXTURE, ALONE, OFFSET, GLOBAL = "mixture", "alone", "offset", "global"
 global model and an offset; by the global model."""
 PARTS = 32
 """Number of parts into which the interval of a column is divided to locate its values."""
-LIMIT, TARGET_LIMIT = 4.0, 4.0
+LIMIT, TARGET_LIMIT = 8.0, 4.0
 """Encoded numbers lie within +-LIMIT, targets within +-TARGET_LIMIT in what users send."""
 OUTSIDE = 6.0
 """Predictions lie within OUTSIDE spreads where the target has no public bounds."""
@@ -163,15 +163,16 @@ class TableModel:
             return np.where(y == 1, 1.0, -1.0)[..., None]
         return (y[..., None] == np.arange(self.schema.classes)) - 1.0 / self.schema.classes
 
-    def sent_targets(self, y: Array) -> Array:
-        """Return encoded targets as they enter what users send: within +-TARGET_LIMIT.
+    def sent_targets(self, y: Array, limit: float = TARGET_LIMIT) -> Array:
+        """Return encoded targets as they enter what users send: within +-limit.
 
         Args:
             y: targets (B, m).
+            limit: largest encoded target.
         """
         if self.within[-1]:
             y = y - y.mean(axis=1, keepdims=True)
-        return np.clip(self.targets(y), -TARGET_LIMIT, TARGET_LIMIT)
+        return np.clip(self.targets(y), -limit, limit)
 
     # The global model.
 
