@@ -37,7 +37,7 @@ CHANCE = 2.0
 """Variance of what users leave by chance, in units of that of independent entries."""
 AUTO_K = 24
 """Largest number of directions that are kept when k is chosen automatically."""
-SPREAD = 0.35
+SPREAD = 0.12
 """A user's evidence is clipped to SPREAD sqrt(K): its entries lie within +-1, most well inside."""
 STEPS = 20
 """Steps for the covariance of effects without noise."""
@@ -47,7 +47,7 @@ FEW_EFFECTS = 0.5
 """Users per effect whose covariance is taken for diagonal, in addition to those there are."""
 MOST_EFFECTS = 64
 """Most effects whose covariance is asked for."""
-LOUD = 0.2
+LOUD = 0.3
 """Largest noise in an entry of the evidence; beyond, it would mislead, and is not asked for."""
 
 

@@ -53,8 +53,8 @@ ROWS = 120.0
 """Number of own rows that the evidence of a large population counts as."""
 FEW_USERS = 50.0
 """Number of users whose evidence counts half: with few users it is partly chance."""
-ALONE_TIMES, UNSURE_TIMES = 2.0, 1.0
-"""How often a user's own rows count without a global model; with one, but no evidence on it."""
+ALONE_TIMES = 2.0
+"""How often a user's own rows count where there is no evidence of others."""
 DOUBT = 1.0
 """Log of the odds against candidates that use nothing of other users, where there is a model."""
 PRIOR = 0.3
@@ -253,7 +253,7 @@ class Candidates:
     def weights(self) -> Array:
         """Return the weights of the candidates, (B, K)."""
         sizes = np.concatenate([np.full(len(f), len(f)) for f in self.families])
-        E, own = self.model.evidence, UNSURE_TIMES if self.model.has_global else ALONE_TIMES
+        E, own = self.model.evidence, ALONE_TIMES
         logs = -np.log(sizes)
         if self.model.has_global:
             logs = logs + np.concatenate(
