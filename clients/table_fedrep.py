@@ -10,6 +10,13 @@
 Z_i is the user's own solution times its transpose, without the terms that hold the noise of one row
 twice.
 
+    A (m, P)      rows (1, x); D = L L^T and s the announced variances of effects and of rows
+    V             = (A^T A / s + D^-1)^-1 (P, P), b = V A^T R / s (P, C): a user's effects given its
+                  rows, covariance and mean
+    effects       [b; I] [b; I]^T + [C V, 0; 0, 0], and |R - A b|^2 + C tr(A V A^T) over m C as one
+                  more entry of the diagonal: the step of expectation for mixed models (Laird and
+                  Ware 1982). It is positive semidefinite.
+
     h_i (L, C)   residuals added up per item, over the number of the user's rows with it plus 1
     part         sum_c h_ic h_ic^T (L, L): positive semidefinite, so that its sensitivity is
                  sqrt(2) times its norm and not twice; its diagonal is not used
@@ -17,6 +24,7 @@ twice.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 import numpy as np
@@ -30,7 +38,7 @@ from privfed.data.tables.ragged_cohort import Block, RaggedCohort
 from privfed.foundation.constraints import Number
 from privfed.kernels.tolerances import CANCELLATION
 from privfed.models import ridge as ridges
-from privfed.models.table_model import TableModel
+from privfed.models.table_model import NAMES, TableModel
 
 RIDGE = Number(lambda x: 1e-6 <= x <= 1e6, "must lie between 1e-6 and 1e6")
 """With such a strength no user's equations are singular, however similar its rows are.
@@ -51,7 +59,7 @@ class TableFedRepClient(TableClient):
     @task
     def slopes(self, block: Block, shared: NDArrays, told: Announcement) -> Outer:
         """Return Z_i of every user by its factors."""
-        inputs, R = self.residuals(block, TableModel.of(self.schema, shared))
+        inputs, R = self.residuals(block, TableModel.of(self.schema, shared), told)
         R = R - R.mean(axis=1, keepdims=True)
         X = inputs.X - inputs.X.mean(axis=1, keepdims=True)
         H = ridges.influences(X, self.slope_ridge * ridges.lengths(X))
@@ -64,9 +72,33 @@ class TableFedRepClient(TableClient):
         return Outer(s, np.maximum(norms, CANCELLATION * sizes), A)
 
     @task
+    def effects(self, block: Block, shared: NDArrays, told: Announcement) -> Outer:
+        """Return what each user's rows say of the variances of effects and rows, by factors."""
+        model, s = TableModel.of(self.schema, shared), float(shared[len(NAMES)][0])
+        inputs, R = self.residuals(block, model, told)
+        L = model.effects[np.concatenate([[0], 1 + self.schema.dense])] * math.sqrt(s)
+        F = np.concatenate([np.ones((*R.shape[:2], 1)), inputs.X], axis=2) @ L
+        (B, m, C), r, P = R.shape, L.shape[1], len(L)
+        values, E = np.linalg.eigh(np.matmul(F.transpose(0, 2, 1), F))
+        kept = 1.0 / (1.0 + np.maximum(values, 0.0) / s)
+        T = E.transpose(0, 2, 1) * np.sqrt(kept)[:, :, None]
+        gamma = (
+            np.matmul(T.transpose(0, 2, 1), np.matmul(T, np.matmul(F.transpose(0, 2, 1), R))) / s
+        )
+        left = R - np.matmul(F, gamma)
+        chance = s * np.sum(1.0 - kept, axis=1)  # tr(A V A^T)
+        rows = np.sqrt((np.sum(left * left, axis=(1, 2)) / C + chance) / m)
+        part = np.zeros((B, r + C + 1, P + C + 1))
+        part[:, :r, :P] = math.sqrt(C) * np.matmul(T, L.T)
+        part[:, r : r + C, :P] = np.matmul(L, gamma).transpose(0, 2, 1)
+        part[:, r : r + C, P : P + C] = np.eye(C)
+        part[:, -1, -1] = rows
+        return Outer(part, np.sqrt(gram_square(part, part)))
+
+    @task
     def factors(self, block: Block, shared: NDArrays, told: Announcement) -> SparseOuter:
         """Return sum_c h_ic h_ic^T of every user by its factors."""
-        inputs, R = self.residuals(block, TableModel.of(self.schema, shared))
+        inputs, R = self.residuals(block, TableModel.of(self.schema, shared), told)
         items, m, L = self.items_of(inputs), R.shape[1], len(self.schema.items)
         R = R - R.mean(axis=1, keepdims=True) * m / (m + 1)
         h, counts = by_item(items, R, L), by_item(items, np.ones_like(R[:, :, :1]), L)

@@ -2,6 +2,8 @@
 
     magnitudes   per column without public bounds: shares of the user's rows by power of two
     locate       per such column: shares of the user's rows by 32nd of the announced interval
+    spreads      per column to be taken around users' own means: which power of two, in steps of a
+                 half, the spread of the user's own values has
     curvature    f_i A_i^T A_i
     gradient     W A_i^T R_i f_i / sqrt(P), W the announced whitener
     counts       c_i / |c_i|, c_i the number of the user's rows per item
@@ -34,7 +36,15 @@ from privfed.data.evaluation_metrics import HeldOut
 from privfed.data.tables.ragged_cohort import Block, RaggedCohort
 from privfed.foundation.linalg import Array
 from privfed.models import logistic_heads, table_heads
-from privfed.models.table_model import ALONE, MIXTURE, NAMES, PARTS, TableModel, unscaled
+from privfed.models.table_model import (
+    ALONE,
+    MIXTURE,
+    NAMES,
+    PARTS,
+    TARGET_LIMIT,
+    TableModel,
+    own_means,
+)
 from privfed.privacy.adaptive_clipping import Histogram
 from privfed.privacy.bounds import UNCLIPPED
 
@@ -44,6 +54,10 @@ EASE = 5.0
 """Added to |A_i^T A_i|_F, so that users with very few rows weigh less."""
 MAGNITUDES = Histogram(96, -32)
 """Powers of two that a column's values may have: up to 1e19."""
+SPREADS = Histogram(192, -64)
+"""Halves of powers of two that a column's spread within a user may have."""
+ROUNDING = 1e-12
+"""Spread, in units of the mean, below which values differ by rounding alone."""
 
 
 class TableClient(CohortClient):
@@ -56,7 +70,6 @@ class TableClient(CohortClient):
         super().__init__(cohort)
         assert cohort.schema is not None
         self.schema = cohort.schema
-        self.columns = unscaled(self.schema)
 
     # Scales of columns.
 
@@ -89,6 +102,24 @@ class TableClient(CohortClient):
         place = np.clip(np.nan_to_num(place), 0, PARTS - 1).astype(np.int64)
         return shares(place, there & inside & (width > 0), there, PARTS)
 
+    @task
+    def spreads(self, block: Block, shared: NDArrays, told: Announcement) -> Array:
+        """Return one-hot the spread of each user's own values per column: (B, c, bins).
+
+        Columns that do not vary for the user, but for rounding, count nowhere.
+        """
+        both = np.concatenate([block.rows.numbers, block.rows.y[..., None]], axis=2)
+        both = both[:, :, self._asked_columns(shared)]
+        there = np.isfinite(both)
+        middle = own_means(both)
+        gaps = np.where(there, both - middle, 0.0)
+        count = np.maximum(there.sum(axis=1), 2) - 1
+        spread = np.sqrt(np.sum(gaps * gaps, axis=1) / count)
+        varies = np.isfinite(spread) & (spread > ROUNDING * np.abs(middle[:, 0]))
+        place = np.floor(2.0 * np.log2(np.where(varies, spread, 1.0))) - SPREADS.bottom
+        place = np.clip(place, 0, SPREADS.size - 1).astype(np.int64)
+        return shares(place[:, None], varies[:, None], varies[:, None], SPREADS.size)[..., :-1]
+
     def _asked_columns(self, shared: NDArrays) -> list[int]:
         """Return the columns whose scales are asked for: announced after the model's arrays."""
         return [int(column) for column in shared[len(NAMES)]]
@@ -105,14 +136,18 @@ class TableClient(CohortClient):
 
     # The global model.
 
-    def residuals(self, block: Block, model: TableModel) -> tuple[Any, Array]:
+    def residuals(self, block: Block, model: TableModel, told: Announcement) -> tuple[Any, Array]:
         """Return the encoded rows, and what the global model leaves over of the targets.
+
+        Without noise targets are not clamped, as nothing is bounded.
 
         Returns:
             Inputs of (B, m) rows, and R (B, m, C).
         """
         inputs = model.inputs(block.rows)
-        return inputs, model.sent_targets(block.rows.y) - model.w[0] - model.relative(inputs)
+        limit = math.inf if unbounded(told) else TARGET_LIMIT
+        targets = model.sent_targets(block.rows.y, limit)
+        return inputs, targets - model.w[0] - model.relative(inputs)
 
     def rows_and_weights(self, X: Array, told: Announcement) -> tuple[Array, Array, Array]:
         """Return A (B, m, P), the weights f (B,), and |f A^T A|_F (B,)."""
@@ -132,7 +167,7 @@ class TableClient(CohortClient):
     def gradient(self, block: Block, shared: NDArrays, told: Announcement) -> Array:
         """Return W A_i^T R_i f_i / sqrt(P) of every user, (B, P, C)."""
         model, W = TableModel.of(self.schema, shared), shared[len(NAMES)]
-        inputs, R = self.residuals(block, model)
+        inputs, R = self.residuals(block, model, told)
         A, f, _ = self.rows_and_weights(inputs.X, told)
         G = np.matmul(A.transpose(0, 2, 1), partly_centred(R)) * f[:, None, None]
         return np.matmul(W / math.sqrt(len(W)), G)
@@ -161,7 +196,7 @@ class TableClient(CohortClient):
     @task
     def sums(self, block: Block, shared: NDArrays, told: Announcement) -> Sparse:
         """Return residuals added up by item over |c_i|; round t asks for the t-th item feature."""
-        inputs, R = self.residuals(block, TableModel.of(self.schema, shared))
+        inputs, R = self.residuals(block, TableModel.of(self.schema, shared), told)
         items = self.items_of(inputs)
         _, f = self.item_weights(items, told)
         mine = items[:, :, told.round - 1 : told.round] if told.round else items[:, :, :1]

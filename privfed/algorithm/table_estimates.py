@@ -14,6 +14,8 @@ MARGIN = 2.0
 """Standard deviations by which a run of bins has to exceed what it should hold."""
 SURELY = 6.0
 """Standard deviations by which the share of users who have a column has to exceed 0."""
+PEAK, LEAST_MASS = 6, 0.05
+"""Number of bins of a peak (a factor of 8 in the spread), and the least share of users in it."""
 TINY = 1e-9
 """Ridge without noise, in units of the curvature's mean: redundant columns are no obstacle."""
 RESIDUAL = 0.7
@@ -59,6 +61,24 @@ def fullest_runs(mean: Array, noise: float, part: float) -> list[tuple[int, int]
         fullest(column, noise, part * having) if having > SURELY * noise else None
         for column, having in zip(mean[:, :-1], whole, strict=True)
     ]
+
+
+def peak(column: Array, noise: float) -> float | None:
+    """Return where the broad peak of a noised histogram has its middle, in bins.
+
+    Args:
+        column: noised share of the users per bin, (bins,).
+        noise: standard deviation of the noise per bin.
+
+    Returns:
+        Mean place of the best run of PEAK bins; None if its mass is not above that of noise.
+    """
+    mass = np.convolve(column, np.ones(PEAK), "valid")
+    first = int(np.argmax(mass))
+    if mass[first] <= max(MARGIN * noise * math.sqrt(PEAK), LEAST_MASS):
+        return None
+    kept = np.maximum(column[first : first + PEAK], 0.0)
+    return first + 0.5 + float(kept @ np.arange(PEAK)) / float(kept.sum())
 
 
 def root_inverse(G: Array, ridge: float) -> Array:

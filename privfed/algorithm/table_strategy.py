@@ -31,8 +31,8 @@ import numpy as np
 from privfed.algorithm import table_outlook as outlook
 from privfed.algorithm.phases import LAST, NEVER, Measurement, Phase, Sum, check_gaussian
 from privfed.algorithm.strategy import PrivateStrategy
-from privfed.algorithm.table_client import MAGNITUDES
-from privfed.algorithm.table_estimates import fullest_runs, item_biases, root_inverse, shrunk
+from privfed.algorithm.table_client import MAGNITUDES, SPREADS
+from privfed.algorithm.table_estimates import fullest_runs, item_biases, peak, root_inverse, shrunk
 from privfed.data.tables.schema import Schema
 from privfed.federation.federation import Federation
 from privfed.foundation.constraints import WHOLE, Key
@@ -46,6 +46,8 @@ from privfed.privacy.settings import Clip
 ZOOMS, HALF, MOST_VALUES = 2, 0.5, 0.6
 QUARTILES = 1.349
 """Distance of a Gaussian's quartiles, in standard deviations."""
+COARSE = 6.0
+"""Largest spread of a column over all rows, in units of its spread within users."""
 RIDGE = 0.3
 """Ridge of the curvature, in units of the largest eigenvalue of its noise."""
 USUAL = {"gradient": 0.12, "sums": 0.5}
@@ -77,8 +79,8 @@ class TableStrategy(PrivateStrategy):
         self.model = TableModel.before(self.schema)
         self.rounds, self.clip, self.shares = rounds, clip, shares
         check_gaussian(federation.privacy, federation.gate.ledger.budget.mu)
-        self.columns, self.scale_share = outlook.scales(
-            self.mu, federation.n, unscaled(self.schema)
+        self.scales = outlook.scales(
+            self.mu, federation.n, unscaled(self.schema), len(self.schema.numbers)
         )
         self.kept: dict[str, Array] = {}
         """What later rounds need besides the model: public arrays by name."""
@@ -99,7 +101,7 @@ class TableStrategy(PrivateStrategy):
     def width(self) -> int:
         """P: the constant, and the dense columns that can have a scale."""
         local = sum(
-            feature.bounds is None and place not in self.columns
+            feature.bounds is None and place not in self.scales
             for place, feature in enumerate(self.schema.numbers)
         )
         return 1 + len(self.schema.dense) - local
@@ -108,9 +110,9 @@ class TableStrategy(PrivateStrategy):
     def releases(self) -> bool:
         """Whether a global model can be seen; otherwise nothing is asked, and nothing released."""
         aimed = bool(self.schema.classes) or self.schema.target.bounds is not None
-        if not aimed and len(self.schema.numbers) not in self.columns:
+        if not aimed and len(self.schema.numbers) not in self.scales:
             return False
-        share = self.parts["gradient"] / sum(self.parts.values()) * (1 - self.scale_share)
+        share = self.parts["gradient"] / sum(self.parts.values()) * (1 - self.scales.share)
         seen = outlook.visibility(self.mu, share, self.federation.n, self.width)
         return seen >= outlook.SEEN
 
@@ -138,7 +140,7 @@ class TableStrategy(PrivateStrategy):
         rest = sum(p.share for p in learning) + sum(
             float(p.measurement.share or 0.0) for p in learning if self.measures(p)
         )
-        return [*self.scale_phases(rest * self.scale_share / (1 - self.scale_share)), *learning]
+        return [*self.scale_phases(rest / (1 - self.scales.share)), *learning]
 
     def measures(self, phase: Phase) -> bool:
         """Return whether a clip norm of the phase is found privately."""
@@ -148,32 +150,43 @@ class TableStrategy(PrivateStrategy):
         """Return what follows the global model; an algorithm adds it here."""
         return []
 
-    def scale_phases(self, share: float) -> list[Phase]:
-        """Return the phases for columns without public bounds.
+    def scale_phases(self, whole: float) -> list[Phase]:
+        """Return the phases for columns without public bounds, given the shares of all phases.
 
         A user's shares have no negative entry and add up to at most 1 per column: with c columns
         a norm of at most sqrt(c), known in advance.
         """
-        c = len(self.columns)
-        if not c:
-            return []
-        bound, share = NonNegativeBound(math.sqrt(c)), share / (1 + ZOOMS)
+        scales = self.scales
 
-        def phase(name: str, bins: int, update: object, rounds: int) -> Phase:
+        def phase(
+            name: str, columns: tuple[int, ...], bins: int, update: object, rounds: int,
+            share: float,
+        ) -> Phase:  # fmt: skip
+            c = len(columns)
             return Phase(
                 name,
-                Sum((c, bins), bound),
+                Sum((c, bins), NonNegativeBound(math.sqrt(c))),
                 update,  # type: ignore[arg-type]
                 rounds,
-                share=share * rounds,
-                announce=lambda: [*self.model.arrays, np.array(self.columns, dtype=np.float64)],
+                share=whole * share * rounds,
+                announce=lambda: [*self.model.arrays, np.array(columns, dtype=np.float64)],
                 model=NEVER,
             )
 
-        return [
-            phase("magnitudes", MAGNITUDES.size + 1, self.set_intervals, 1),
-            phase("locate", PARTS + 1, self.narrow_intervals, ZOOMS),
-        ]
+        phases = []
+        if scales.pooled:
+            each = scales.pooled_share / (1 + ZOOMS)
+            phases = [
+                phase(name, scales.pooled, bins + 1, update, rounds, each)
+                for name, bins, update, rounds in (
+                    ("magnitudes", MAGNITUDES.size, self.set_intervals, 1),
+                    ("locate", PARTS, self.narrow_intervals, ZOOMS),
+                )
+            ]
+        if scales.within:
+            share = scales.within_share
+            phases.append(phase("spreads", scales.within, SPREADS.size, self.set_spreads, 1, share))
+        return phases
 
     def global_phases(self) -> list[Phase]:
         """Return the phases of the global model."""
@@ -242,7 +255,7 @@ class TableStrategy(PrivateStrategy):
         """Set intervals +-B, up to the power of two where most of the values are."""
         runs = fullest_runs(mean, self.noise_std("magnitudes"), MOST_VALUES)
         tops = [0.0 if run is None else 2.0 ** (run[1] + MAGNITUDES.bottom) for run in runs]
-        return self._scaled(self.schema.origins[self.columns], np.array(tops))
+        return self._scaled(self.schema.origins[list(self.scales.pooled)], np.array(tops))
 
     def narrow_intervals(self, t: int, mean: Array) -> list[Array]:
         """Narrow intervals around half of the values; the last time, set centre and spread.
@@ -250,7 +263,8 @@ class TableStrategy(PrivateStrategy):
         A column in which nothing stands out in the first zoom loses its scale, and stays with the
         users.
         """
-        centre, half = self.model.centre[self.columns], self.model.spread[self.columns]
+        columns = list(self.scales.pooled)
+        centre, half = self.model.centre[columns], self.model.spread[columns]
         runs = fullest_runs(mean, self.noise_std("locate"), HALF)
         first, last = np.array([(0, PARTS) if run is None else run for run in runs]).T
         low, high = (centre - half + 2 * half * edge / PARTS for edge in (first, last))
@@ -258,6 +272,23 @@ class TableStrategy(PrivateStrategy):
         spread = np.minimum((high - low) * room, half)
         lost = np.array([run is None for run in runs]) & (t == 1)
         return self._scaled((low + high) / 2, np.where(lost, 0.0, spread))
+
+    def set_spreads(self, t: int, mean: Array) -> list[Array]:
+        """Take columns around users' own means if their centre is not known, or not well enough.
+
+        A spread over all rows that is many times the spread within users says that the zooms did
+        not reach the values: they lie far from 0, close together.
+        """
+        noise, columns = self.noise_std("spreads"), list(self.scales.within)
+        places = [peak(column, noise) for column in mean]
+        found = np.array([0.0 if p is None else 2.0 ** ((p + SPREADS.bottom) / 2) for p in places])
+        spread, within = self.model.spread.copy(), self.model.within.copy()
+        centre, pooled = self.model.centre.copy(), spread[columns]
+        own = (pooled == 0) | (pooled > COARSE * found) & (found > 0)
+        within[columns] = own
+        spread[columns] = np.where(own, found, pooled)
+        centre[columns] = np.where(own, 0.0, centre[columns])
+        return self.publish_model(replace(self.model, centre=centre, spread=spread, within=within))
 
     def set_curvature(self, t: int, mean: Array) -> list[Array]:
         """Keep the whitener W of the released curvature."""
@@ -315,7 +346,7 @@ class TableStrategy(PrivateStrategy):
     def _scaled(self, centre: Array, spread: Array) -> list[Array]:
         whole = self.model.centre.copy(), self.model.spread.copy()
         for array, values in zip(whole, (centre, spread), strict=True):
-            array[self.columns] = values
+            array[list(self.scales.pooled)] = values
         return self.publish_model(replace(self.model, centre=whole[0], spread=whole[1]))
 
     def memory(self) -> dict[str, Array]:

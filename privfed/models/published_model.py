@@ -81,7 +81,9 @@ class Published:
         kind = self.head if self.head in KINDS else MIXTURE
         model = TableModel.of(schema, [self.arrays[name] for name in NAMES], kind)
         k, C, scales = model.scale.size, schema.outputs, (len(schema.numbers) + 1,)
-        shapes = (scales, scales, (schema.d + 1, C), (schema.d, k), (k,), model.evidence.shape)
+        effects = (schema.d + 1, model.effects.shape[-1])
+        shapes = (scales, scales, scales, (schema.d + 1, C), (schema.d, k), (k,), effects,
+                  model.evidence.shape)  # fmt: skip
         if tuple(array.shape for array in model.arrays) != shapes:
             raise ConfigError(
                 f"{self.folder}: model.npz is not of the columns in schema.yaml; was one of them "

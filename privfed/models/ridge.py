@@ -62,13 +62,16 @@ def without_features(V: Array) -> Smoothed:
     return Smoothed(np.full(len(V), np.inf), V, np.ones(V.shape[:2]))
 
 
-def smooth(F: Array, strengths: tuple[float, ...], V: Array) -> list[Smoothed]:
+def smooth(
+    F: Array, strengths: tuple[float, ...], V: Array, unit: Array | None = None
+) -> list[Smoothed]:
     """Apply one smoother per strength to several columns.
 
     Args:
         F: features, (B, m, q).
-        strengths: strengths in units of the mean square of a user's rows of features.
+        strengths: strengths, in units of `unit`.
         V: columns, (B, m, v).
+        unit: unit (B,) of strengths; None: the mean square of a user's rows of features.
     """
     dual = F.shape[1] < F.shape[2]
     G = np.matmul(F, F.transpose(0, 2, 1)) if dual else np.matmul(F.transpose(0, 2, 1), F)
@@ -76,7 +79,8 @@ def smooth(F: Array, strengths: tuple[float, ...], V: Array) -> list[Smoothed]:
     values = np.maximum(values, 0.0)
     # In the eigenbasis A = I - T diag(f) T^T with f = 1 / (values + lam); dual: values / (...).
     T = E if dual else np.matmul(F, E)
-    inner, squares, unit = np.matmul(T.transpose(0, 2, 1), V), T * T, lengths(F)
+    inner, squares = np.matmul(T.transpose(0, 2, 1), V), T * T
+    unit = lengths(F) if unit is None else unit
     smoothed = []
     for strength in strengths:
         lam = strength * unit

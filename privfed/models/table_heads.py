@@ -10,6 +10,7 @@ A candidate is an offset and, for some, slopes, fitted by ridge to what a base l
     offset        none                                         0, .5, 1   weakly to strongly
     slopes        encoded columns                              0, 1       weakly, strongly
     directions    shared directions                            1          weakly, strongly
+    effects       (1, x) L                                     1          in L
 
 The first two use nothing but the user's own rows. Every candidate's leave-one-out error LOO_k is
 known in closed form. With m rows the weight of candidate k is
@@ -32,7 +33,7 @@ probabilities by the map of `logistic_heads`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -43,16 +44,20 @@ from privfed.models import logistic_heads, ridge
 from privfed.models.table_model import ALONE, GLOBAL, OFFSET, Inputs, TableModel, encode
 
 OWN = tuple(10.0 ** (x / 2) for x in range(-3, 6))
+EFFECTS = (0.4, 1.0, 2.5)
+"""Strengths of users' own effects; 1 is that of the mixed model."""
 SLOPES, DIRECTIONS = (0.3, 3.0, 30.0, 300.0), (0.3, 3.0, 30.0)
 """Strengths of slopes, in units of the mean square of a user's rows of features."""
 OFFSETS, FEW_OFFSETS = (1.0, 4.0, 16.0, 64.0), (1.0, 8.0)
 """Strengths that hold an offset at 0, in rows."""
-ROWS = 60.0
+ROWS = 120.0
 """Number of own rows that the evidence of a large population counts as."""
 FEW_USERS = 50.0
 """Number of users whose evidence counts half: with few users it is partly chance."""
 ALONE_TIMES = 2.0
 """How often a user's own rows count where there is no evidence of others."""
+DOUBT = 1.0
+"""Log of the odds against candidates that use nothing of other users, where there is a model."""
 PRIOR = 0.3
 """Number of rows with the error of the own mean that are added to every leave-one-out error.
 
@@ -98,12 +103,16 @@ def families(model: TableModel) -> tuple[Family, ...]:
     if kind == GLOBAL:
         return ()
     if kind == OFFSET:
-        return (Family("offset", (), OFFSETS, (1.0,)),)
-    shared = [Family("offset", (), OFFSETS, (0.0, 0.5, 1.0))]
+        return (Family("offset", (), OFFSETS if model.has_level else (0.0,), (1.0,)),)
+    # Where the level of targets is a user's own, no offset is held at 0: own rows have fixed it.
+    many, few, held = (OFFSETS, FEW_OFFSETS, np.inf) if model.has_level else ((0.0,), (0.0,), 0.0)
+    shared = [Family("offset", (), many, (0.0, 0.5, 1.0))]
     if len(model.schema.dense):
-        shared.append(Family("slopes", SLOPES, FEW_OFFSETS, (0.0, 1.0)))
+        shared.append(Family("slopes", SLOPES, few, (0.0, 1.0)))
     if model.scale.any():
-        shared.append(Family("directions", DIRECTIONS, FEW_OFFSETS, (1.0,)))
+        shared.append(Family("directions", DIRECTIONS, few, (1.0,)))
+    if model.effects.any():
+        shared.append(Family("effects", EFFECTS, (held,), (1.0,)))
     return (*own, *shared)
 
 
@@ -151,13 +160,13 @@ class TableHeads:
     def zero(cls, model: TableModel, users: int) -> TableHeads:
         """Return heads that predict as the global model does."""
         size = 2 + 2 * len(model.schema.dense) + model.U.shape[1]
-        numbers = np.zeros((users, len(model.schema.numbers)))
+        numbers = np.full((users, len(model.schema.numbers)), np.nan)
         low, high = model.range
         free = low > high  # nothing is known about the range of predictions
         return cls(
             np.zeros((users, size, model.schema.outputs)),
             numbers,
-            numbers.copy(),
+            np.zeros_like(numbers),
             np.full(users, -np.inf if free else low),
             np.full(users, np.inf if free else high),
             logistic_heads.identity(users, model.schema.classes),
@@ -177,9 +186,9 @@ class Candidates:
         self.families = families(model)
         self.inputs = model.inputs(rows)
         Y = model.targets(rows.y)
-        shared = model.has_global
-        # Without a global model a user works in its own units, around its own mean.
-        self.zero = np.broadcast_to(model.w[0], Y[:, 0].shape) if shared else Y.mean(axis=1)
+        # Without a level of all users, a user works around its own mean.
+        level = model.has_level
+        self.zero = np.broadcast_to(model.w[0], Y[:, 0].shape) if level else Y.mean(axis=1)
         self.Y = Y - self.zero[:, None]
         self.relative = model.relative(self.inputs)
         self.centre, self.spread = own_scales(model, rows)
@@ -201,13 +210,18 @@ class Candidates:
             return self.inputs.X
         if name == "directions":
             return self.model.features(self.inputs) * self.model.scale
+        if name == "effects":
+            return effects_of(self.model, self.inputs)
         return None
 
     def _smoothed(self, family: Family) -> list[ridge.Smoothed]:
         ones = np.ones((*self.Y.shape[:2], 1))
         V = np.concatenate([self.Y, self.relative, ones], axis=2)
         F = self.features(family.name)
-        return [ridge.without_features(V)] if F is None else ridge.smooth(F, family.strengths, V)
+        if F is None:
+            return [ridge.without_features(V)]
+        unit = np.ones(len(V)) if family.name == "effects" else None
+        return ridge.smooth(F, family.strengths, V, unit)
 
     def _set_errors(self) -> None:
         """Set offsets c (B, K, C) and mean leave-one-out errors (B, K)."""
@@ -245,6 +259,10 @@ class Candidates:
         sizes = np.concatenate([np.full(len(f), len(f)) for f in self.families])
         E, own = self.model.evidence, ALONE_TIMES
         logs = -np.log(sizes)
+        if self.model.has_global:
+            logs = logs + np.concatenate(
+                [np.full(len(f), -DOUBT * f.name.startswith("own")) for f in self.families]
+            )
         if len(E) == len(sizes):
             logs, own = logs - ROWS * E / 2, 1.0
         logs = logs - own * self.m * self.log_errors() / 2
@@ -255,14 +273,13 @@ class Candidates:
         """Return the heads of the mixture."""
         model, B = self.model, len(self.Y)
         heads = TableHeads.zero(model, B)
+        heads.V[:, 0] = self.zero - (model.w[0] if model.has_global else 0.0)
         if not self.families:
-            return heads
+            return replace(heads, centre=self.centre, spread=self.spread)
         weights, C = self.weights(), self.Y.shape[2]
         V, k = heads.V, model.U.shape[1]
         if model.has_global:
             V[:, 1] = -1.0
-        else:
-            V[:, 0] = self.zero
         p = len(model.schema.dense)
         parts = {"slopes": slice(2, 2 + p), "directions": slice(2 + p, 2 + p + k),
                  "own columns": slice(2 + p + k, 2 + 2 * p + k)}  # fmt: skip
@@ -283,7 +300,12 @@ class Candidates:
                     r = r - trust[:, None, None] * fit.residuals[:, :, C : 2 * C]
                     r = r - fit.residuals[:, :, -1:] * offset[:, None]
                     slopes = np.matmul(F.transpose(0, 2, 1), r) / fit.lam[:, None, None]
-                    V[:, parts[family.name]] += slopes
+                    if family.name == "effects":  # they are an offset and slopes
+                        V[:, 0] += np.matmul(model.effects[:1], slopes)[:, 0]
+                        L = model.effects[1 + model.schema.dense]
+                        V[:, parts["slopes"]] += np.matmul(L, slopes)
+                    else:
+                        V[:, parts[family.name]] += slopes
                 place += each
         V[:, parts["directions"]] *= model.scale[:, None]
         V[:, 0] -= np.matmul(self.middle[:, None], V[:, parts["own columns"]])[:, 0]
@@ -300,7 +322,7 @@ class Candidates:
     def left_out(self) -> Array:
         """Return scores (B, m, C) of the mixture without each row, with its weights."""
         if not self.families:
-            return self.model.base(self.inputs)
+            return self.model.relative(self.inputs) + self.zero[:, None]
         weights, C = self.weights(), self.Y.shape[2]
         left = np.zeros_like(self.Y)
         place = 0
@@ -313,6 +335,11 @@ class Candidates:
                         left += weights[:, place, None, None] * e
                         place += 1
         return self.Y + self.zero[:, None] - left
+
+
+def effects_of(model: TableModel, inputs: Inputs) -> Array:
+    """Return (1, x) L of encoded rows, (..., r)."""
+    return np.asarray(inputs.X @ model.effects[1 + model.schema.dense] + model.effects[0])
 
 
 def own_scales(model: TableModel, rows: TableRows) -> tuple[Array, Array]:
@@ -375,7 +402,7 @@ def scores(model: TableModel, rows: TableRows, heads: TableHeads) -> Array:
         rows: rows (t,).
         heads: the head of each row's user.
     """
-    inputs = model.inputs(rows)
+    inputs = model.inputs(rows, heads.centre)
     base = model.base(inputs)
     own = own_columns(model, rows, heads.centre, heads.spread)
     F = np.concatenate([inputs.X, model.features(inputs), own.X], axis=1)
@@ -387,17 +414,18 @@ def scores(model: TableModel, rows: TableRows, heads: TableHeads) -> Array:
         return np.clip(np.nan_to_num(y), heads.low[:, None], heads.high[:, None])
 
 
-def candidates_of(model: TableModel, directions: bool) -> int:
-    """Return the number of candidates of the mixture.
+def candidates_of(model: TableModel, directions: bool, effects: bool) -> int:
+    """Return the largest number of candidates of the mixture.
 
     Args:
         model: model whose schema counts.
         directions: whether it will have shared directions.
+        effects: whether it will have a covariance of effects.
     """
     dense = bool(len(model.schema.dense))
     count = len(Family("own mean")) + len(Family("offset", (), OFFSETS, (0.0, 0.5, 1.0)))
     count += dense * (len(OWN) + len(SLOPES) * len(FEW_OFFSETS) * 2)
-    return count + directions * len(DIRECTIONS) * len(FEW_OFFSETS)
+    return count + directions * len(DIRECTIONS) * len(FEW_OFFSETS) + effects * len(EFFECTS)
 
 
 def smooth_evidence(model: TableModel, evidence: Array, noise: float, n: int) -> Array:

@@ -2,13 +2,19 @@
 
     x (d,)   encoded row: numbers minus their centre in units of their spread, categories one-hot
     y (C,)   target in the same way; for labels +-1 (two of them) or one-hot minus 1/C
+    within (p + 1,)   1 for numbers that are taken around each user's own mean, the target last
     w (d+1, C)   global model, its first row the intercept; rows of items are their biases
     U (d, k), scale (k,)   shared directions, and the relative length of heads in them
+    effects (d+1, r)   root L of the covariance L L^T of users' own intercepts and slopes around w,
+                 in units of the variance of a row; empty if not learnt
     evidence (K,)   how well each way to predict does for the population; empty if not released
 
 The global model predicts base(x) = w_0 + x w. How a user combines it with own rows is in
 `table_heads`. A column with spread 0 stays with the users: it is 0 in x, and only users' own fits
 see it. If that is the target, there is no global model.
+
+A number whose centre was not asked for (`within`) is taken around the mean of the user's own rows:
+its spread is that within users, and what differs between users is left to their offsets.
 
 Numbers with public bounds are clamped to them, others to LIMIT spreads, so no value, however large,
 can enter x. Items (features with many values) are never expanded: their columns of w and U are
@@ -19,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -30,14 +36,14 @@ from privfed.data.tables.ragged_cohort import Codes, Numbers, TableRows
 from privfed.data.tables.schema import Schema, expand
 from privfed.foundation.linalg import Array
 
-NAMES = ("centre", "spread", "w", "U", "scale", "evidence")
+NAMES = ("centre", "spread", "within", "w", "U", "scale", "effects", "evidence")
 """Published arrays, in the order in which they are announced."""
 KINDS = MIXTURE, ALONE, OFFSET, GLOBAL = "mixture", "alone", "offset", "global"
 """How users predict: by all candidates of `table_heads`; by those that need no other users; by the
 global model and an offset; by the global model."""
 PARTS = 32
 """Number of parts into which the interval of a column is divided to locate its values."""
-LIMIT, TARGET_LIMIT = 4.0, 4.0
+LIMIT, TARGET_LIMIT = 8.0, 4.0
 """Encoded numbers lie within +-LIMIT, targets within +-TARGET_LIMIT in what users send."""
 OUTSIDE = 6.0
 """Predictions lie within OUTSIDE spreads where the target has no public bounds."""
@@ -90,28 +96,32 @@ class TableModel:
     schema: Schema
     centre: Array
     spread: Array
+    within: Array
     w: Array
     U: Array
     scale: Array
+    effects: Array
     evidence: Array
     kind: str = MIXTURE
 
     @classmethod
     def of(cls, schema: Schema, arrays: Sequence[Any], kind: str = MIXTURE) -> TableModel:
         """Return the model of announced arrays, in the order of NAMES."""
-        centre, spread, w, U, scale, evidence = (np.asarray(a) for a in arrays[: len(NAMES)])
-        return cls(schema, centre, spread, w, U, scale, evidence, kind)
+        named: list[Any] = [np.asarray(array) for array in arrays[: len(NAMES)]]
+        return replace(cls(schema, *named), kind=kind)
 
     @classmethod
     def before(cls, schema: Schema) -> TableModel:
         """Return the model before any release: public scales only."""
+        centre, spread = public_scales(schema)
         w, U = np.zeros((schema.d + 1, schema.outputs)), np.zeros((schema.d, 0))
-        return cls(schema, *public_scales(schema), w, U, np.zeros(0), np.zeros(0))
+        none, effects = np.zeros(0), np.zeros((schema.d + 1, 0))
+        return cls(schema, centre, spread, np.zeros_like(centre), w, U, none, effects, none)
 
     @property
     def arrays(self) -> list[Array]:
         """Return the arrays as they are announced and published."""
-        return [self.centre, self.spread, self.w, self.U, self.scale, self.evidence]
+        return [getattr(self, name) for name in NAMES]
 
     @cached_property
     def has_global(self) -> bool:
@@ -125,9 +135,25 @@ class TableModel:
         clamped = clamp(self.schema, numbers)
         return expand(self.schema, clamped, codes, self.centre[:-1], self.spread[:-1], LIMIT)
 
-    def inputs(self, rows: TableRows) -> Inputs:
-        """Return encoded rows (...)."""
-        return encode(self.schema, rows, self.centre[:-1], self.spread[:-1])
+    @property
+    def has_level(self) -> bool:
+        """Whether the global model knows the level of targets; otherwise it is a user's own."""
+        return self.has_global and not self.within[-1]
+
+    def inputs(self, rows: TableRows, own: Array | None = None) -> Inputs:
+        """Return encoded rows (...).
+
+        Args:
+            rows: rows, (B, m) or (t,).
+            own: means of users' own numbers, that broadcast with the numbers; None takes those of
+                rows (B, m), and for rows (t,) of no user no mean, so that such numbers are 0.
+        """
+        centre, within = self.centre[:-1], self.within[:-1] > 0
+        if within.any():
+            if own is None:
+                own = own_means(rows.numbers) if rows.y.ndim > 1 else np.full(len(within), np.nan)
+            centre = np.where(within, own, centre)
+        return encode(self.schema, rows, centre, self.spread[:-1])
 
     def targets(self, y: Array) -> Array:
         """Return encoded targets, not clamped: y (...) -> (..., C)."""
@@ -138,9 +164,16 @@ class TableModel:
             return np.where(y == 1, 1.0, -1.0)[..., None]
         return (y[..., None] == np.arange(self.schema.classes)) - 1.0 / self.schema.classes
 
-    def sent_targets(self, y: Array) -> Array:
-        """Return encoded targets as they enter what users send: within +-TARGET_LIMIT."""
-        return np.clip(self.targets(y), -TARGET_LIMIT, TARGET_LIMIT)
+    def sent_targets(self, y: Array, limit: float = TARGET_LIMIT) -> Array:
+        """Return encoded targets as they enter what users send: within +-limit.
+
+        Args:
+            y: targets (B, m).
+            limit: largest encoded target.
+        """
+        if self.within[-1]:
+            y = y - y.mean(axis=1, keepdims=True)
+        return np.clip(self.targets(y), -limit, limit)
 
     # The global model.
 
@@ -171,7 +204,7 @@ class TableModel:
     @property
     def range(self) -> tuple[float, float]:
         """Lowest and highest encoded prediction, before a user's own range is joined."""
-        if self.schema.classes or not self.spread[-1] > 0:
+        if self.schema.classes or not self.spread[-1] > 0 or self.within[-1]:
             return math.inf, -math.inf
         bounds = self.schema.target.bounds
         if bounds is None:
@@ -192,6 +225,14 @@ class TableModel:
         """Return squared errors in the table's units, or 1 for a wrong class, (t,)."""
         answers = self.answers(scores)
         return (answers != y).astype(np.float64) if self.schema.classes else (answers - y) ** 2
+
+
+def own_means(numbers: Numbers) -> Array:
+    """Return the mean (B, 1, p) of each user's numbers (B, m, p); 0 where all are missing."""
+    there = np.isfinite(numbers)
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = np.where(there, numbers, 0.0).sum(axis=1, keepdims=True)
+        return np.asarray(total / np.maximum(there.sum(axis=1, keepdims=True), 1))
 
 
 def clamp(schema: Schema, numbers: Numbers) -> Numbers:

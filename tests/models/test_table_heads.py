@@ -81,16 +81,19 @@ def mixture(model, made, rows, i, new):
         "own columns": (own - own.mean(axis=0), own_new - own.mean(axis=0)),
         "slopes": (X[:, dense], N[:, dense]),
         "directions": ((X @ model.U) * model.scale, (N @ model.U) * model.scale),
+        "effects": tuple(model.effects[0] + E @ model.effects[1:] for E in (X, N)),
     }
     none, place, total = (np.zeros((len(X), 0)), np.zeros((len(N), 0))), 0, 0.0
     for family in families(model):
         F, G = features.get(family.name, none)
-        unit = max(np.mean(np.sum(F * F, axis=1)), 1e-12)
+        unit = max(np.mean(np.sum(F * F, axis=1)), 1e-12) if family.name != "effects" else 1.0
         for strength in family.strengths or (1.0,):
             for l0 in family.offsets:
                 for trust in family.trusts:
                     A = np.column_stack([np.ones(len(F)), F])
-                    V = tables.ridge(A, Y - trust * base, [l0] + [strength * unit] * F.shape[1])
+                    V = tables.ridge(
+                        A, Y - trust * base, [min(l0, 1e12)] + [strength * unit] * F.shape[1]
+                    )
                     said = np.column_stack([np.ones(len(G)), G]) @ V + trust * later
                     total = total + made.weights()[i, place] * said
                     place += 1

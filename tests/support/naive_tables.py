@@ -22,13 +22,13 @@ def left_out(F, Y, lam, l0):
     for j in range(len(Y)):
         others = [i for i in range(len(Y)) if i != j]
         A = np.column_stack([np.ones(len(others)), F[others]])
-        V = ridge(A, Y[others], [l0] + [lam] * F.shape[1])
+        V = ridge(A, Y[others], [min(l0, 1e12)] + [lam] * F.shape[1])
         residuals.append(Y[j] - np.concatenate([[1.0], F[j]]) @ V)
     return np.array(residuals)
 
 
 def encoded(model, numbers, codes, centre=None, spread=None):
-    """X (m, d): numbers in their units within +-4 (0: missing), missing flags, one-hot choices."""
+    """X (m, d): numbers in their units within +-8 (0: missing), missing flags, one-hot choices."""
     centre = model.centre if centre is None else centre
     spread = model.spread if spread is None else spread
     rows = []
@@ -41,7 +41,7 @@ def encoded(model, numbers, codes, centre=None, spread=None):
                 continue
             if feature.bounds is not None:
                 v = min(max(v, feature.bounds[0]), feature.bounds[1])
-            row.append(min(max((v - centre[place]) / spread[place], -4.0), 4.0))
+            row.append(min(max((v - centre[place]) / spread[place], -8.0), 8.0))
         if model.schema.missing == "indicator":
             row += [float(np.isnan(v)) for v in values]
         for pick, size in zip(picks, model.schema.sizes, strict=True):
@@ -190,11 +190,13 @@ def candidates(model, numbers, codes, y):
         "own columns": own - own.mean(axis=0),
         "slopes": X[:, model.schema.dense],
         "directions": (X @ model.U) * model.scale,
+        "effects": model.effects[0] + X @ model.effects[1:],
     }
     residuals = []
     for family in families(model):
         F = features.get(family.name, np.zeros((len(y), 0)))
         unit = max(np.mean(np.sum(F * F, axis=1)), 1e-12) if F.size else 1.0
+        unit = 1.0 if family.name == "effects" else unit
         for strength in family.strengths or (1.0,):
             for l0 in family.offsets:
                 for trust in family.trusts:

@@ -86,7 +86,12 @@ def model_of(schema: Schema, k: int = 2, seed: int = 1) -> TableModel:
     w, scale = 0.3 * rng.standard_normal((d + 1, C)), np.linspace(1.0, 0.4, k)
     if schema.classes:
         centre[-1], spread[-1] = 0.0, 1.0
-    model = TableModel(schema, centre, spread, w, U, scale, np.zeros(0))
+    effects = np.zeros((d + 1, 3))
+    effects[np.concatenate([[0], 1 + schema.dense])] = 0.4 * rng.standard_normal(
+        (1 + len(schema.dense), 3)
+    )
+    within, none = np.zeros(len(centre)), np.zeros(0)
+    model = TableModel(schema, centre, spread, within, w, U, scale, effects, none)
     K = sum(len(family) for family in families(model))
     return replace(model, evidence=0.1 * rng.standard_normal(K))
 
