@@ -20,6 +20,7 @@ COMMANDS = {
     "client": "take part in a federation over gRPC",
     "supernode": "take part in a federation of Flower SuperNodes",
     "roster": "register who may take part",
+    "status": "show the progress of a run",
     "certificates": "make TLS certificates for tests and demonstrations",
 }
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
+import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
@@ -81,6 +84,29 @@ def use_config_dir(folder: str | None) -> None:
     if folder is not None:
         sys.path.insert(0, folder)
         os.environ[OWN_CONFIGS] = str(Path(folder).resolve())
+
+
+class JsonLines(logging.Formatter):
+    """Formats a record of the log as one JSON object."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
+        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
+        entry = {"time": when, "level": record.levelname.lower(), "from": record.name}
+        return json.dumps(entry | {"message": record.getMessage()})
+
+
+def start_log(level: int, as_json: bool) -> None:
+    """Write the log to the screen.
+
+    Args:
+        level: least level that is written.
+        as_json: whether every line is a JSON object.
+    """
+    logging.basicConfig(level=level, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    if as_json:
+        for handler in logging.getLogger().handlers:
+            handler.setFormatter(JsonLines())
 
 
 @contextmanager

@@ -1,4 +1,9 @@
-"""Register who may take part: `privfed roster roster.json alice clinic=100 --simulated x=500`."""
+"""Register who may take part: `privfed roster roster.json alice clinic=100 --simulated x=500`.
+
+`privfed roster rotate FILE NAME ...` gives nodes new tokens, `privfed roster revoke FILE NAME ...`
+takes tokens away. A server that runs with this file notices, and ends connections made with old
+tokens.
+"""
 
 from __future__ import annotations
 
@@ -70,8 +75,43 @@ def _execute(options: argparse.Namespace) -> None:
         )
 
 
+def _replace_tokens(options: argparse.Namespace, revoke: bool) -> None:
+    """Give nodes new tokens; those of revoked nodes are written nowhere but into the roster.
+
+    A revoked node stays registered: its users count, contribute nothing, and a new token lets the
+    node in again.
+    """
+    roster = Roster.read(options.file).with_new_tokens(options.nodes)
+    tokens = options.file.parent / "tokens"
+    try:
+        roster.save(options.file)
+        for name in options.nodes if revoke else ():
+            (tokens / f"{name}.token").unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{options.file}: cannot be written ({error.strerror})") from error
+    if revoke:
+        print(f"{options.file}: revoked {', '.join(options.nodes)}")
+        return
+    roster.write_tokens(tokens, options.nodes)
+    print(f"{options.file}: new token(s) in {tokens}/ for {', '.join(options.nodes)}")
+
+
+def _change(action: str, arguments: Sequence[str]) -> int:
+    """Revoke or rotate tokens; return the exit code."""
+    about = {"revoke": "Take tokens away.", "rotate": "Give nodes new tokens."}[action]
+    parser = Parser(prog=f"privfed roster {action}", description=about)
+    parser.hint = "see --help"
+    parser.add_argument("file", type=Path, metavar="FILE", help="the roster")
+    parser.add_argument("nodes", nargs="+", metavar="NAME", help="nodes of the roster")
+    options = parser.parse_args(arguments)
+    return guarded(lambda: _replace_tokens(options, action == "revoke"), "interrupted")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write a roster and its tokens; return the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given and given[0] in ("revoke", "rotate"):
+        return _change(given[0], given[1:])
     parser = Parser(
         prog="privfed roster", description="Register who may take part in a federation."
     )
@@ -99,5 +139,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="NAME=KEY",
         help="public keys of nodes, as privfed client --enroll printed them",
     )
-    options = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
+    options = parser.parse_args(given)
     return guarded(lambda: _execute(options), "interrupted")

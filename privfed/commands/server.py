@@ -20,6 +20,7 @@ from privfed.commands.parsing import (
     add_settings,
     add_simulation,
     guarded,
+    start_log,
     use_config_dir,
 )
 from privfed.foundation.errors import ConfigError
@@ -89,6 +90,15 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--simulate", action="store_true", help="start the roster's simulated nodes on this machine"
     )
     parser.add_argument(
+        "--status",
+        metavar="HOST:PORT",
+        help="serve a status page, /healthz, /readyz and /metrics there, as 127.0.0.1:8081; "
+        "the page names nodes, so keep it to yourself",
+    )
+    parser.add_argument(
+        "--json-log", action="store_true", help="log one JSON object per line, for collectors"
+    )
+    parser.add_argument(
         "--stay",
         action="store_true",
         help="after training go on giving the model to new users, until Ctrl-C",
@@ -109,7 +119,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _execute(options: argparse.Namespace) -> None:
     level = logging.WARNING if options.quiet else logging.INFO
-    logging.basicConfig(level=level, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    start_log(level, options.json_log)
     logging.getLogger("flwr").setLevel(logging.WARNING)
     use_config_dir(options.config_dir)
     cfg, roster = _settings(options)
@@ -191,7 +201,7 @@ def _configure(runtime: Grpc, experiment: Experiment, options: argparse.Namespac
     from privfed.runtimes.grpc_transport import Certificates
 
     certificates = None if options.insecure else Certificates.read(options.certificates)
-    runtime.spawn = options.simulate
+    runtime.spawn, runtime.status = options.simulate, options.status
     runtime.outside = Endpoint(options.listen, certificates)
     cfg, budget = experiment.cfg, experiment.budget
     simulation = ", simulation" if experiment.federation.gate.source.repeatable else ""

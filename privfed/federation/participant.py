@@ -211,7 +211,7 @@ class Participant:
             told: dict[str, Scalar] = {"ready": True}
             return told if self._columns is None else told | {"columns": self._columns}
         challenge = question.get("hello")
-        same = question.get("protocol") == PROTOCOL
+        same = question.get("protocol", PROTOCOL) == PROTOCOL
         if (
             not isinstance(challenge, bytes)
             or not same

@@ -6,7 +6,7 @@ import json
 import re
 import secrets
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -17,7 +17,7 @@ import numpy as np
 from privfed.data.cohort import spread_evenly
 from privfed.data.user_identity import Identities, identities_of
 from privfed.foundation.atomic_files import write_atomically
-from privfed.foundation.errors import ConfigError
+from privfed.foundation.errors import ConfigError, nearest
 from privfed.privacy.account_place import set_of
 from privfed.secure.terms import roster_digest
 
@@ -84,6 +84,7 @@ class Roster:
             raise ConfigError("roster: nobody is registered")
         self.path: Path | None = None
         """File that the roster was read from."""
+        self._stamp = 0
 
     @classmethod
     def of_simulated(cls, users: int, nodes: int) -> Roster:
@@ -103,7 +104,7 @@ class Roster:
         try:
             members = json.loads(path.read_text(encoding="utf-8"))["nodes"]
             roster = cls(Member(**member) for member in members)
-            roster.path = path
+            roster.path, roster._stamp = path, path.stat().st_mtime_ns
             return roster
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
@@ -111,6 +112,43 @@ class Roster:
             raise ConfigError(
                 f"{path}: is not a roster ({error}); make one with privfed roster"
             ) from error
+
+    def refresh_tokens(self) -> list[str]:
+        """Take over tokens that have changed in the file; return the names of their nodes.
+
+        Who is registered does not change during a run: the number of users is public and fixed.
+        """
+        try:
+            stamp = 0 if self.path is None else self.path.stat().st_mtime_ns
+            if self.path is None or stamp == self._stamp:
+                return []
+            new = Roster.read(self.path).members
+        except (OSError, ConfigError):
+            return []  # gone, or being written; the tokens known so far hold
+        self._stamp = stamp
+        changed = [
+            name
+            for name, member in self.members.items()
+            if name in new and new[name].token != member.token
+        ]
+        for name in changed:
+            self.members[name] = replace(self.members[name], token=new[name].token)
+        return changed
+
+    def with_new_tokens(self, names: Iterable[str]) -> Roster:
+        """Return the same roster with fresh tokens for some nodes.
+
+        Raises:
+            ConfigError: if a name is not registered.
+        """
+        chosen = set(names)
+        for name in sorted(chosen):
+            if name not in self.members:
+                raise ConfigError(f"{name}: is not registered; {nearest(name, self.members)}")
+        return Roster(
+            replace(member, token=new_token()) if member.name in chosen else member
+            for member in self
+        )
 
     def save(self, path: Path) -> None:
         """Write the roster, readable by its owner only: it holds the tokens of all nodes."""
@@ -134,10 +172,16 @@ class Roster:
         members = f"members: {set_of(self.members)}"
         return [members, *([] if self.path is None else [f"roster {self.path.resolve()}"])]
 
-    def write_tokens(self, folder: Path) -> None:
-        """Write one file per node with its token, to be given to that node."""
+    def write_tokens(self, folder: Path, names: Iterable[str] | None = None) -> None:
+        """Write one file per node with its token, to be given to that node.
+
+        Args:
+            folder: where the files go.
+            names: nodes whose files are written; all unless given.
+        """
+        chosen = set(self.members if names is None else names)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for member in self:
+        for member in (each for each in self if each.name in chosen):
             write_atomically(
                 folder / f"{member.name}.token", f"{member.token}\n".encode(), mode=0o600
             )

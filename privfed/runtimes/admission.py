@@ -128,8 +128,18 @@ class AdmissionControl(ClientManager):
         """
         if self.failure is not None:
             raise self.failure
+        self.refresh()
         with self._changed:
             return dict(self._nodes)
+
+    def refresh(self) -> None:
+        """Take over tokens that the operator has replaced; end connections made with old ones."""
+        for name in self.roster.refresh_tokens():
+            with self._changed:
+                proxy = self._nodes.get(name) or self._entering.get(name)
+            log.info("the token of %s was replaced", name)
+            if proxy is not None:
+                _hang_up(proxy)
 
     def wait_for(self, num_clients: int, timeout: int = 86400) -> bool:
         """Wait up to `timeout` seconds for `num_clients` nodes; return whether they connected."""
@@ -311,6 +321,7 @@ class AdmissionControl(ClientManager):
 
     def _identify(self, proxy: ClientProxy) -> str:
         """Return the proven name of a node."""
+        self.refresh()
         challenge = secrets.token_bytes(32)
         answer = _ask(proxy, _hello(challenge), self.hello_timeout)
         node, proof, version = (answer.get(key) for key in ("node", "proof", "version"))

@@ -35,6 +35,7 @@ from privfed.runtimes.interruption import answering, interruptible
 from privfed.runtimes.places import Places
 from privfed.runtimes.runtime import Nodes, Patience, Quorum, Runtime, Seconds, checked_nodes
 from privfed.runtimes.server_loop import Drain, run_server_loop
+from privfed.runtimes.status_server import ServerStatus, serving_status
 
 LOOPBACK = "127.0.0.1"
 NEWCOMERS, NEWCOMERS_PER_ADDRESS = 64, 16
@@ -98,6 +99,8 @@ class Grpc(Runtime):
         """Where clients from other machines connect; nowhere unless given."""
         self.about = "the federation"
         """Description of the federation that clients are sent."""
+        self.status: str | None = None
+        """HOST:PORT of the operator's status page; none unless given."""
         self.on_listening: Callable[[int], None] = lambda port: None
 
     def nodes_for(self, users: int) -> int:
@@ -119,6 +122,11 @@ class Grpc(Runtime):
             stack.enter_context(interruptible((signal.SIGINT,), admission.close))
             stack.enter_context(answering(signal.SIGTERM, drain.request))
             largest = largest_answer(strategy)
+            if self.status is not None:
+                shown = ServerStatus(strategy, admission, self.about)
+                port = stack.enter_context(serving_status(shown, self.status))
+                where = f"{self.status.rpartition(':')[0]}:{port}"
+                print(f"status on http://{where}/ (also /healthz, /readyz, /metrics)", flush=True)
             if self.outside is not None:
                 place = self.outside
                 port = stack.enter_context(

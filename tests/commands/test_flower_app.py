@@ -109,7 +109,7 @@ def test_only_who_proves_a_registered_name_is_let_in(tmp_path, caplog):
     (tmp_path / "wrong.token").write_text(new_token())
     stranger = nodes[0] | {"node": "eve"}
     run = {
-        "overrides": f"{SMALL} runtime.join_timeout=2",
+        "overrides": f"{SMALL} runtime.join_timeout=2 runtime.start_quorum=1",
         "out": str(tmp_path / "run"),
         "roster": str(tmp_path / "roster.json"),
     }

@@ -159,3 +159,22 @@ def test_a_full_disk_costs_nothing_however_often_the_server_is_restarted(registe
         assert again.returncode == 1 and "nothing was charged" in again.stderr, again.stderr
         assert len(ledger_of(folder / "run")) == paid
     assert all(client.running for client in clients)
+
+
+@pytest.mark.slow
+def test_tokens_are_replaced_and_revoked_while_the_server_runs(registered):
+    server, port = serve(registered, "rounds=20000")
+    clients = {name: real(registered, port, name) for name in ("alice", "bob", "carol")}
+    server.says("carol has joined")
+    eventually(lambda: len(ledger_of(registered.folder / "run")) > 3, "steps")
+    registered.start("roster", "revoke", "roster.json", "carol").ends(0)
+    assert "token is wrong" in clients["carol"].ends(2)
+    assert not (registered.folder / "tokens/carol.token").exists()
+    registered.start("roster", "rotate", "roster.json", "bob").ends(0)
+    clients["bob"].ends(2)
+    real(registered, port, "bob")
+    eventually(lambda: server.complaints.count("bob has joined") == 2, "bob's return")
+    assert "is not registered" in registered.start("roster", "rotate", "roster.json", "x").ends(2)
+    assert clients["alice"].running
+    server.send(signal.SIGTERM)
+    server.ends(0)
