@@ -20,7 +20,7 @@ class TableStandaloneClient(TableClient):
 
     def judged_predictions(self, block: Any, shared: NDArrays) -> dict[str, HeldOut]:
         """Return predictions of each user alone."""
-        return {"own": super().judged_predictions(block, shared)["alone"]}
+        return {"own": self.predictions(block, self.alone_model())}
 
     def rival_errors(self, block: Any) -> dict[str, Array]:
         """Return nothing: users alone are what others are compared with."""

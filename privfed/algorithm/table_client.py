@@ -219,13 +219,19 @@ class TableClient(CohortClient):
 
     def alone(self, block: Block) -> Array:
         """Return the errors (B,) of users who have only their own rows."""
-        return self.errors(block, replace(TableModel.before(self.schema), kind=ALONE))
+        return self.errors(block, self.alone_model())
 
     def judged_predictions(self, block: Block, shared: NDArrays) -> dict[str, HeldOut]:
         """Return predictions for the held-out rows of a block: personal, and of users alone."""
-        alone = replace(TableModel.before(self.schema), kind=ALONE)
         own = TableModel.of(self.schema, shared, self.kind)
-        return {"own": self.predictions(block, own), "alone": self.predictions(block, alone)}
+        return {
+            "own": self.predictions(block, own),
+            "alone": self.predictions(block, self.alone_model()),
+        }
+
+    def alone_model(self) -> TableModel:
+        """Return the model of users who have only their own rows."""
+        return replace(TableModel.before(self.schema), kind=ALONE)
 
     def predictions(self, block: Block, model: TableModel) -> HeldOut:
         """Return predictions for the held-out rows of a block with heads of this model."""

@@ -40,7 +40,12 @@ def model_in(folder):
 def test_where_users_share_a_representation_personal_models_win(done, tmp_path):
     result = done(shared_table(tmp_path / "t.csv", n=800), "eps=8")
     metrics, judged = result["metrics"], result["judged"]
-    assert set(metrics) == {f"mse{end}" for end in METRICS}
+    assert set(metrics) == {f"{name}{end}" for end in METRICS for name in ("mse", "mae", "r2")}
+    assert set(result["standard_errors"]) == set(metrics)
+    assert set(result["differences"]) == {"standalone", "global", "offset"}
+    gap = result["differences"]["standalone"]
+    assert gap["mean"] == pytest.approx(metrics["mse"] - metrics["mse_standalone"])
+    assert gap["mean"] < -2 * gap["error"] < 0
     own, alone, one, offset = (
         metrics[f"mse{end}"] for end in ("", "_standalone", "_global", "_offset")
     )
@@ -63,7 +68,9 @@ def test_where_users_share_a_representation_personal_models_win(done, tmp_path):
 def test_labels(done, tmp_path, kind):
     result = done(shared_table(tmp_path / "t.csv", n=400, kind=kind), "eps=20", "rounds=3")
     metrics = result["metrics"]
-    assert set(metrics) == {f"risk{end}" for end in METRICS} | {"accuracy"}
+    names = ("risk", "accuracy", "log_loss", "auc")
+    assert set(metrics) == {f"{name}{end}" for end in METRICS for name in names}
+    assert metrics["log_loss"] < metrics["log_loss_global"] and metrics["auc"] > 0.5
     assert metrics["accuracy"] == pytest.approx(1 - metrics["risk"])
     assert metrics["risk"] < min(
         metrics["risk_standalone"], metrics["risk_global"], metrics["risk_offset"]
@@ -239,7 +246,7 @@ def test_users_alone_release_nothing(done, tmp_path):
     path = shared_table(tmp_path / "t.csv", n=60)
     result = done(path, "algo=table/standalone")
     assert (
-        set(result["metrics"]) == {"mse"}
+        set(result["metrics"]) == {"mse", "mae", "r2"}
         and result["privacy"]["releases"] == 0
         and model_in(tmp_path / "run") == {}
     )
@@ -255,9 +262,9 @@ def test_where_nobody_can_be_judged_a_run_still_ends(done, tmp_path, more):
     )
     if more == ("data.test=0",):
         assert result["metrics"] == {} and "judged" not in result
-        assert any("20 of 20 users have too few rows" in note for note in result["notes"])
+        assert any("20 of 20 users have no row to hold out" in note for note in result["notes"])
     else:
-        assert result["judged"] == {"rows": 3, "users": 1}
+        assert result["judged"]["users"] > 10, "one row of each who has two"
 
 
 def test_one_column_one_user_one_row(done, tmp_path):
@@ -275,7 +282,8 @@ def test_one_column_one_user_one_row(done, tmp_path):
     ):
         path.write_text("user,x,target\n" + "\n".join(rows) + "\n")
         result = done(path, f"data.schema={schema}", "rounds=1", "runtime.nodes=1")
-        assert result["n_users"] == len({row[0] for row in rows}) and result["metrics"] == {}
+        assert result["n_users"] == len({row[0] for row in rows})
+        assert bool(result["metrics"]) == (len(rows) == 2), "one of two rows is held out"
 
 
 @pytest.mark.parametrize(
@@ -305,3 +313,21 @@ def test_bad_input_is_one_clear_line(tmp_path, monkeypatch, capfd, overrides, wo
     assert [file.name for file in tmp_path.iterdir()] == ["t.csv"], (
         "a refused run must leave no trace"
     )
+
+
+def test_split_predictions_and_heads_are_saved_for_the_owner_alone(done, tmp_path, capfd):
+    path = shared_table(tmp_path / "t.csv", n=30, kind="two")
+    result = done(path, "data.save=true", "rounds=1")
+    for name in ("held_out.csv", "heads.npz"):
+        assert (tmp_path / "run" / name).stat().st_mode & 0o777 == 0o600
+    first, head, *rows = (tmp_path / "run/held_out.csv").read_text().splitlines()
+    assert "not private" in first and len(rows) == result["judged"]["rows"]
+    assert head.startswith("user,row,target,personal,standalone,global,offset,P(")
+    lines = path.read_text().splitlines()
+    for row in rows[:5]:
+        user, number, target = row.split(",")[:3]
+        assert lines[int(number)].startswith(f"{user},") and target in lines[int(number)]
+    with np.load(tmp_path / "run/heads.npz") as heads:
+        assert len(heads["users"]) == len(heads["V"]) == 30
+    line = ["data=table", f"data.path={path}", "data.evaluate=false", "data.save=true"]
+    assert main(line) == 2 and "data.save" in capfd.readouterr().err
