@@ -15,7 +15,7 @@ from privfed.privacy.clipping import clip_outer_products
 from strategies.rehearsal import Filter, columns, forecast, rehearsal_of
 from strategies.spread_filter import SpreadFilter
 
-FEW = ("algo.estimator=posterior", "init=cascade")
+FEW = ("init=cascade",)
 ALL_SIZES = (*FEW, "data.d=50", "data.m=10", "eps=1")
 SMALL = (*FEW, "data.d=20", "data.m=8", "eps=4")
 
