@@ -33,7 +33,7 @@ from strategies.rehearsal import (
 )
 from strategies.spread_filter import SpreadFilter
 
-WORK = 3e8
+WORK = 1.5e8
 """Numbers of users' examples that all performances may read: about a second."""
 ACTS = 30
 """Rounds that are played at most. More rounds share the same budget, and end nearly alike."""

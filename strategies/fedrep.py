@@ -12,7 +12,7 @@ mu_t = 2 psi / std, and all rounds with the initialiser cost mu^2 = sum_t mu_t^2
 U by about `step`, whatever the scale of the data.
 
 `estimator=posterior` needs far fewer users and no clip norm: see strategies/posterior_fedrep.py. It
-is the default, unless another initialiser or a setting of the gradient steps is given.
+is taken with `init=cascade`, unless a setting of gradient steps is given.
 """
 
 from __future__ import annotations

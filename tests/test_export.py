@@ -13,7 +13,7 @@ from support.finished import finished, table_run
 import privfed
 from privfed.commands.export import main
 from privfed.data.tables.schema import Schema
-from privfed.models.table_model import NAMES
+from privfed.models.table_model import NAMES, TableModel
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_safetensors_of_a_network(linear, tmp_path):
 
 def shared_part(model, x):
     """Features and, of a table, base of encoded rows x (N, d)."""
-    return [x @ model.U, *([model.w[0] + x @ model.w[1:]] if len(vars(model)) > 1 else [])]
+    return [x @ model.U, *([model.w[0] + x @ model.w[1:]] if isinstance(model, TableModel) else [])]
 
 
 def test_onnx(table, linear, tmp_path):

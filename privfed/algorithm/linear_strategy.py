@@ -3,12 +3,14 @@
     U       shared embedding (d, k)
     spread  how far U is from what users' predictors share: chosen by users' own examples
 
-With `safety` a closing phase asks a group of users what their examples say about U, and releases
-the mean with SHARE of the budget. It chooses the spread, and from then on users mix what U gives
+With `safety` a closing phase asks all users what their examples say about U, and releases the mean
+with SHARE of the budget. It chooses the spread, and from then on users mix what U gives
 them with their own fit (privfed/models/personal_predictors.py). An embedding that helps nobody is
 then not used by anybody.
 
-Privacy: a user's part has norm at most 1, so that replacing a user moves the sum by at most 2.
+Privacy: a user's part has norm at most 1, so that replacing a user moves the sum by at most 2. All
+users are asked and charged: groups of another phase (Priv-AltMin) are disjoint among themselves,
+but not from those who judge.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from privfed.algorithm.phases import LAST, NEVER, Groups, Phase, Sum, Update
+from privfed.algorithm.phases import LAST, NEVER, Phase, Sum, Update
 from privfed.algorithm.strategy import PrivateStrategy
 from privfed.federation.federation import Federation
 from privfed.foundation.linalg import Array
@@ -31,8 +33,6 @@ from privfed.privacy.bounds import NormBound
 
 SHARE = 0.02
 """Share of mu^2 for the judgement."""
-JUDGES = 4000
-"""Users who judge; with more users in all, one of several disjoint groups does."""
 
 
 class LinearStrategy(PrivateStrategy):
@@ -57,13 +57,11 @@ class LinearStrategy(PrivateStrategy):
         if not self.safety:
             return learning
         whole = sum(phase.share for phase in learning)
-        groups = max(1, self.federation.n // JUDGES)
         judgement = Phase(
             "evidence",
             Sum((len(FRACTIONS),), NormBound(1.0)),
             self.judge,
             share=whole * SHARE / (1.0 - SHARE),
-            participants=Groups(groups),
             model=LAST,
             closing=True,
         )

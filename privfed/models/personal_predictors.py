@@ -182,10 +182,12 @@ def personal_predictors(shared: Sequence[Array], X: Array, y: Array, safety: boo
             population has judged it; or U with the root of the covariance of heads and the spread.
         X: examples, (B, m, d).
         y: targets, (B, m).
-        safety: whether users mix the federated predictor with their own.
+        safety: whether users mix the federated predictor with their own. They always do if the
+            covariance of heads is known, since that costs no release.
     """
     if not len(shared):
         return lstsq(X, y)
+    safety = safety or len(shared) == 3
     U, spread = shared[0], float(shared[-1][0]) if len(shared) > 1 else NOT_JUDGED
     d, k = U.shape
     if len(shared) < 3 and spread >= SAYS_NOTHING:

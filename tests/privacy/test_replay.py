@@ -53,6 +53,8 @@ VARIANTS = {
         "data.m=8",
         "algo.train=s0",
     ),
+    "fedrep, judged": ("algo.safety=true",),
+    "altmin, judged, zero-out": ("algo=altmin", "algo.safety=true", "neighbouring=zero-out"),
     "centaur, cascade": ("algo=centaur", "init=cascade"),
     "altmin, cascade": ("algo=altmin", "init=cascade"),
     "fedrep, random start, exact noise": ("init=random", "privacy.noise=discrete"),
