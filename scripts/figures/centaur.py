@@ -172,7 +172,8 @@ Theorem 5.1 promises a linear rate down to a floor that noise determines. With i
 and without noise the distance shrinks by a factor of {speed} per round (first ten rounds, seed 0)
 where heads have condition number {", ".join(map(str, conditions))}; the theorem guarantees {bound}.
 The floor at epsilon 1, with clip norms in proportion to sqrt(d) as the theorem sets them, grows
-with slope {slope(sizes, y):+.2f} in d from {dims[0]} to {dims[-1]} ({seeds} seeds; Corollary 5.1: +1).
+with slope {slope(sizes, y):+.2f} in d from {dims[0]} to {dims[-1]} ({seeds} seeds; Corollary 5.1:
++1).
 
 Cross-validation of 5 power methods with the paper's epsilon_i=.01 (n=4000, d=20, m=10,
 {2 * seeds} seeds), share of runs in which some candidate passes, by epsilon_i: {shares}. Lemma F.1
