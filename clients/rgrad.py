@@ -57,7 +57,7 @@ class RGradClient(CohortClient):
     def __init__(
         self,
         cohort: Cohort,
-        init: Any,
+        init: Any = None,
         C_l: Annotated[float, POSITIVE] = 1.0,
         C_u: Annotated[float, POSITIVE] = 1.0,
         whiten: Annotated[bool, FLAG] = False,

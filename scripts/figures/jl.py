@@ -98,7 +98,9 @@ theorem's sketch is k' = r^2 Gamma^2 ln(n m / beta) / rho^2 = {formula} with its
 beta .05 (`preset=theory-pmpr-margin`). Risks: {"; ".join(words)}; uninformed embeddings {blind};
 users alone {alone}. Algorithm 3 has one selection among a cover that nobody can list here; with
 random candidates in its place the theorem promises nothing, and several selections are an addition
-of ours. A large margin is something that users alone can use as well.
+of ours. A large margin is something that users alone can use as well. With {seeds} seeds,
+differences of .05 mean nothing; no growth with d is seen, and the larger sketch, among whose
+candidates a good one is rarer, is not better.
 """
     return rows, picture, paragraph
 

@@ -254,7 +254,8 @@ def dimension(seeds: int) -> tuple[list[Row], plt.Figure, str]:
 The theorem bounds the part of the error that privacy costs by d sqrt(k) / (n epsilon) in the
 distance of the representation (the excess risk goes with its square). Measured slopes on
 logarithmic axes at epsilon 0.5, k=2, m=10, private clip norms, {seeds} seeds: {", ".join(words)};
-the theorem says +1 in d and -1 in n. The initialiser estimates d(d+1)/2 numbers where a round
+the bounds say +1 in d after the rounds (Lemma 9), +3/2 for the initialiser (Lemma 12), and -1 in n.
+The initialiser estimates d(d+1)/2 numbers where a round
 estimates dk: it is the part that breaks first when d grows or n shrinks, and where it breaks the
 rounds have nothing to start from.
 """

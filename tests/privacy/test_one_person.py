@@ -190,6 +190,13 @@ NODES = {"alpha": 7, "beta": 1, "gamma": 9}
 REMOTE = {
     "fedrep": (),
     "fedrep, two batches": ("algo=fedrep", "algo.estimator=two-batches"),
+    "fedrep, fresh batches": (
+        "algo=fedrep",
+        "algo.estimator=two-batches",
+        "algo.batches=fresh",
+        "data.m=8",
+        "rounds=2",
+    ),
     "fedrep, auto": ("algo=fedrep", "privacy.clip=auto"),
     "fedrep, power method": ("algo=fedrep", "init=ppm", "init.batch=2"),
     "fedrep, pairs": ("algo=fedrep", "init=pairs", "algo.train=s0", "algo.heads=s1"),
