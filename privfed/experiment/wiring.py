@@ -207,6 +207,9 @@ class Experiment:
             if self.federation.secure is not None and not self.federation.gate.source.repeatable:
                 terms = replace(self.federation.secure, run=self.factory.run)
                 self.federation.secure = terms
+            if self.federation.secure is not None:
+                told = self.federation.secure.to_json()
+                self.factory = replace(self.factory, terms=told, given_source=self.data)
             evaluation = Evaluation(self)
             if self.data.simulated and self.watches:
                 self.federation.validate = evaluation.validator()
