@@ -87,6 +87,9 @@ class Experiment:
         noise = noise_source(cfg.privacy.noise, cfg.seed, self.simulated)
         terms = None
         if privacy.trust != TRUSTED:
+            if self.runtime.launches and privacy.trust == NOBODY:
+                allowed = f"is not for runtime={self.runtime.name}; use inprocess, ray or grpc"
+                raise ConfigError.of("privacy.trust", NOBODY, allowed)
             terms = secure_terms(self.roster, privacy, cfg.seed, noise)
             noise = nodes_noise(noise, terms, privacy)
         self.ledger = Ledger(self.budget, dated=self.simulated)

@@ -79,7 +79,7 @@ def test_processes_give_the_numbers_of_one_process(fleet):
 
 
 @pytest.mark.slow
-def test_a_killed_client_is_missed_and_its_successor_takes_part(fleet):
+def test_a_killed_client_is_missed_and_the_run_goes_on(fleet):
     settings = ("data.n=12", "data.d=6", "data.m=6", "rounds=60", "privacy.trust=nobody")
     more = ("privacy.honest=0.75", "runtime.nodes=4", "runtime.quorum=0.7", "--insecure")
     server, port = fleet.server(*settings, *more, "out=run")
@@ -89,10 +89,7 @@ def test_a_killed_client_is_missed_and_its_successor_takes_part(fleet):
     ]
     server.says("round 3")
     clients[2].kill()
-    server.says("round 20")
-    again = fleet.client(port, 2, "--simulate", "--insecure", tokens="run/private/tokens")
     server.ends(0)
-    again.ends(0)
     missing = [int(row["missing_users"]) for row in rows_of(fleet.folder / "run")]
     assert set(missing) == {0, 3} and missing[0] == 0
 
