@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from privfed import __version__
 from privfed.foundation.errors import BudgetError, ConfigError, PrivfedError, RefutedError
