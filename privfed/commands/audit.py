@@ -17,6 +17,7 @@ from privfed.commands.parsing import (
     Parser,
     add_general,
     add_settings,
+    check_trusted,
     failures_refute,
     guarded,
     use_config_dir,
@@ -117,6 +118,7 @@ def compose_small(
     from privfed.config.composition import compose
 
     cfg = compose(overrides, config_dir)
+    check_trusted(cfg)
     wide = max(features, _known_dimension(cfg))
     least = {"n": users, "d": wide, "d1": wide, "d2": wide}
     given = {override.partition("=")[0] for override in overrides}

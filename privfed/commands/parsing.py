@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from privfed import __version__
 from privfed.foundation.errors import BudgetError, ConfigError, PrivfedError, RefutedError
@@ -151,3 +151,14 @@ def guarded(work: Callable[[], None], interrupted: str) -> int:
         print(f"privfed: {interrupted}", file=sys.stderr)
         return 1
     return 0
+
+
+def check_trusted(cfg: Any) -> None:
+    """Refuse to play steps in which nobody is trusted: checkers hand sums to the server.
+
+    Raises:
+        ConfigError: if nobody is.
+    """
+    if cfg.privacy.trust != "server":
+        allowed = "checkers play runs with a trusted server; masks and noise of nodes have tests"
+        raise ConfigError.of("privacy.trust", cfg.privacy.trust, allowed)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from privfed.commands.parsing import (
     Parser,
     add_settings,
+    check_trusted,
     failures_refute,
     guarded,
     use_config_dir,
@@ -89,6 +90,7 @@ def _execute(options: argparse.Namespace) -> None:
 
     use_config_dir(options.config_dir)
     cfg = compose(options.overrides, options.config_dir)
+    check_trusted(cfg)
     if "n" in cfg.data:
         cfg = compose([*SMALL, *options.overrides], options.config_dir)
     with failures_refute(f"a replay of {cfg.algo.name}"):

@@ -93,6 +93,9 @@ class Experiment:
         noise = noise_source(cfg.privacy.noise, cfg.seed, self.simulated)
         terms = None
         if privacy.trust != TRUSTED:
+            if self.runtime.launches and privacy.trust == NOBODY:
+                allowed = f"is not for runtime={self.runtime.name}; use inprocess, ray or grpc"
+                raise ConfigError.of("privacy.trust", NOBODY, allowed)
             terms = secure_terms(self.roster, privacy, cfg.seed, noise)
             noise = nodes_noise(noise, terms, privacy)
         self.ledger = Ledger(self.budget, dated=self.simulated)
@@ -215,6 +218,9 @@ class Experiment:
             if self.federation.secure is not None and not self.federation.gate.source.repeatable:
                 terms = replace(self.federation.secure, run=self.factory.run)
                 self.federation.secure = terms
+            if self.federation.secure is not None:
+                told = self.federation.secure.to_json()
+                self.factory = replace(self.factory, terms=told, given_source=self.data)
             evaluation = Evaluation(self)
             if self.data.simulated and self.watches:
                 self.federation.validate = evaluation.validator()

@@ -70,6 +70,7 @@ class ClientFactory:
         run: number of the run, likewise.
         secure: how nodes of simulated users find their keys under secure aggregation: by the seed,
             or by their token; empty without secure aggregation.
+        terms: the frame of secure aggregation that nodes in other processes are told, as JSON.
         given_source: data source that was made before; made from the settings unless given. It
             stays in this process: it is neither compared nor pickled.
     """
@@ -84,6 +85,7 @@ class ClientFactory:
     plan: Plan | None = field(default=None, compare=False, repr=False)
     run: str = field(default="", compare=False)
     secure: str = ""
+    terms: str = field(default="", compare=False, repr=False)
     given_source: DataSource | None = field(default=None, compare=False, repr=False)
 
     @classmethod
@@ -215,6 +217,7 @@ class ClientFactory:
             plan=None if published or self.plan is None else self.plan.to_dict(),
             run="" if published else self.run,
             secure="" if published else self.secure,
+            terms="" if published else self.terms,
         )
 
     def serving(self, cohort: UserCohort) -> Any:

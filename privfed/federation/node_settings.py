@@ -33,6 +33,7 @@ class Welcome:
         run: number that the server drew for the run; a resumed run keeps it.
         secure: whether sums leave masked, and how simulated nodes find their keys; see
             :class:`privfed.federation.client_factory.ClientFactory`.
+        terms: the frame of secure aggregation, as JSON; empty without it.
     """
 
     client: Settings
@@ -51,6 +52,7 @@ class Welcome:
     plan: dict[str, Any] | None = None
     run: str = ""
     secure: str = ""
+    terms: str = ""
 
     def to_json(self) -> str:
         """Return the text that travels to the node."""
@@ -102,6 +104,7 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     "plan": (dict, type(None)),
     "run": str,
     "secure": str,
+    "terms": str,
 }
 
 

@@ -332,7 +332,9 @@ class Participant:
                 "(--key-file); nothing was sent"
             )
         path = self._ledger_folder() / f"{self.identity.name}.masks.json"
-        return SecureNode(self.vow.key, Journal.at(path), self.vow.roster, same_run)
+        node = SecureNode(self.vow.key, Journal.at(path), self.vow.roster, same_run)
+        node.accepted(welcome.terms)
+        return node
 
     def _ledger_folder(self) -> Path:
         """Return where this node's ledger is: in its own folder, or in that of the machine's user.

@@ -23,7 +23,7 @@ from flwr.server.strategy import Strategy
 from threadpoolctl import threadpool_limits
 
 from privfed.federation.client_factory import ClientFactory
-from privfed.federation.roster import Roster
+from privfed.federation.roster import Member, Roster
 from privfed.foundation.constraints import AT_LEAST_ZERO, FLAG, POSITIVE
 from privfed.foundation.errors import ConfigError, PrivfedError
 from privfed.runtimes import ray_cluster
@@ -45,17 +45,18 @@ class NodeActor:
 
     Args:
         factory: makes the client.
+        member: the node.
         users: public numbers of the users behind the node.
     """
 
-    def __init__(self, factory: ClientFactory, users: range) -> None:
-        self.factory, self.users = factory, users
+    def __init__(self, factory: ClientFactory, member: Member, users: range) -> None:
+        self.factory, self.member, self.users = factory, member, users
         self.client: Client | None = None
 
     def join(self) -> None:
         """Make the data of the users and the client that serves them."""
         if self.client is None:
-            self.client = self.factory(self.users).to_client()
+            self.client = self.factory.node(self.member, self.users)
 
     def answer(self, question: str, ins: Any) -> Any:
         """Return the client's answer. See :meth:`NodeProxy.ask`."""
@@ -209,8 +210,13 @@ class OnRay(Runtime):
             )
             manager, broadcast = SimpleClientManager(), Broadcast(ray)
             proxies = [
-                RayProxy(cid, actor.remote(factory, mine), broadcast, manager)
-                for cid, mine in roster.nodes.items()
+                RayProxy(
+                    member.name,
+                    actor.remote(factory, member, roster.nodes[member.name]),
+                    broadcast,
+                    manager,
+                )
+                for member in roster
             ]
             # One BLAS thread for the server, as in one process, gives the same last digits, and
             # leaves the cores to the nodes.

@@ -163,7 +163,7 @@ class SecureNode:
         if self._session is None:
             if not self.journal.keys:
                 raise refused("the server skips the agreement of keys")
-            terms = self._accepted(self.journal.terms)
+            terms = self.accepted(self.journal.terms)
             self._session = self._agree(terms, bytes.fromhex(self.journal.keys))
         return self._session
 
@@ -186,8 +186,12 @@ class SecureNode:
 
     # Once a run.
 
-    def _accepted(self, text: object) -> Terms:
-        """Return the terms of the server, if this node accepts them."""
+    def accepted(self, text: object) -> Terms:
+        """Return the terms of the server, if this node accepts them.
+
+        Raises:
+            ConfigError: it does not.
+        """
         terms = Terms.from_json(str(text))
         if self.roster is not None and terms.roster != self.roster:
             raise ConfigError(
@@ -201,7 +205,7 @@ class SecureNode:
 
     def signed_key(self, message: Mapping[str, Any]) -> Message:
         """Answer the terms of a run with a signed key."""
-        terms = self._accepted(message.get("terms"))
+        terms = self.accepted(message.get("terms"))
         public = self.key.agreement(terms.run).public_key().public_bytes_raw()
         signature = self.key.sign(agreement_message(terms.run, terms.roster, public))
         return {"key": public + signature}
@@ -212,7 +216,7 @@ class SecureNode:
         if not isinstance(keys, bytes):
             raise refused("the server sends no keys")
         if (text, keys.hex()) != (self.journal.terms, self.journal.keys) or not self._session:
-            terms = self._accepted(text)
+            terms = self.accepted(text)
             self._session = self._agree(terms, keys)
             if terms.run != self.journal.run:
                 self.journal = Journal(run=terms.run, path=self.journal.path)

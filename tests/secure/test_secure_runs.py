@@ -62,6 +62,7 @@ def test_a_run_says_whom_it_trusts(run):
         (("privacy.colluding=0.95",), "nobody would add noise"),
         (("privacy.noise=opendp",), "privacy.noise"),
         (("privacy.trust=everybody",), "must be server, nobody"),
+        (("runtime=superlink",), "use inprocess, ray or grpc"),
     ],
 )
 def test_what_cannot_be_is_one_line(overrides, match):
