@@ -82,7 +82,9 @@ class TableFedRepClient(TableClient):
         values, E = np.linalg.eigh(np.matmul(F.transpose(0, 2, 1), F))
         kept = 1.0 / (1.0 + np.maximum(values, 0.0) / s)
         T = E.transpose(0, 2, 1) * np.sqrt(kept)[:, :, None]
-        gamma = np.matmul(T.transpose(0, 2, 1), np.matmul(T, np.matmul(F.transpose(0, 2, 1), R))) / s
+        gamma = (
+            np.matmul(T.transpose(0, 2, 1), np.matmul(T, np.matmul(F.transpose(0, 2, 1), R))) / s
+        )
         left = R - np.matmul(F, gamma)
         chance = s * np.sum(1.0 - kept, axis=1)  # tr(A V A^T)
         rows = np.sqrt((np.sum(left * left, axis=(1, 2)) / C + chance) / m)

@@ -134,9 +134,7 @@ class TableClient(CohortClient):
 
     # The global model.
 
-    def residuals(
-        self, block: Block, model: TableModel, told: Announcement
-    ) -> tuple[Any, Array]:
+    def residuals(self, block: Block, model: TableModel, told: Announcement) -> tuple[Any, Array]:
         """Return the encoded rows, and what the global model leaves over of the targets.
 
         Without noise targets are not clamped, as nothing is bounded.

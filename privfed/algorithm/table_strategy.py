@@ -182,9 +182,7 @@ class TableStrategy(PrivateStrategy):
             ]
         if scales.within:
             share = scales.within_share
-            phases.append(
-                phase("spreads", scales.within, SPREADS.size, self.set_spreads, 1, share)
-            )
+            phases.append(phase("spreads", scales.within, SPREADS.size, self.set_spreads, 1, share))
         return phases
 
     def global_phases(self) -> list[Phase]:
@@ -289,9 +287,7 @@ class TableStrategy(PrivateStrategy):
         within[columns] = own
         spread[columns] = np.where(own, found, pooled)
         centre[columns] = np.where(own, 0.0, centre[columns])
-        return self.publish_model(
-            replace(self.model, centre=centre, spread=spread, within=within)
-        )
+        return self.publish_model(replace(self.model, centre=centre, spread=spread, within=within))
 
     def set_curvature(self, t: int, mean: Array) -> list[Array]:
         """Keep the whitener W of the released curvature."""

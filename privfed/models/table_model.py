@@ -5,8 +5,8 @@
     within (p + 1,)   1 for numbers that are taken around each user's own mean, the target last
     w (d+1, C)   global model, its first row the intercept; rows of items are their biases
     U (d, k), scale (k,)   shared directions, and the relative length of heads in them
-    effects (d+1, r)   root L of the covariance L L^T of users' own intercepts and slopes around w, in
-                 units of the variance of a row; empty if not learnt
+    effects (d+1, r)   root L of the covariance L L^T of users' own intercepts and slopes around w,
+                 in units of the variance of a row; empty if not learnt
     evidence (K,)   how well each way to predict does for the population; empty if not released
 
 The global model predicts base(x) = w_0 + x w. How a user combines it with own rows is in
@@ -107,7 +107,8 @@ class TableModel:
     @classmethod
     def of(cls, schema: Schema, arrays: Sequence[Any], kind: str = MIXTURE) -> TableModel:
         """Return the model of announced arrays, in the order of NAMES."""
-        return cls(schema, *(np.asarray(array) for array in arrays[: len(NAMES)]), kind=kind)
+        named = {name: np.asarray(array) for name, array in zip(NAMES, arrays, strict=False)}
+        return cls(schema, **named, kind=kind)
 
     @classmethod
     def before(cls, schema: Schema) -> TableModel:
