@@ -229,7 +229,9 @@ class TableFedRep(TableStrategy):
         if not self.started or not self.plan:
             return said
         k = int(np.sum(self.model.scale > 0))
-        if not k:
+        if self.shows_effects:
+            said.append("Heads follow the covariance of users' own intercepts and slopes.")
+        elif not k:
             why = "stood out" if self.shows_slopes or self.shows_factors else "could stand out"
             said.append(
                 f"No shared direction {why} of the noise: personal models are the global one, "

@@ -32,7 +32,7 @@ FINE_WITHIN, BEARABLE_WITHIN = 0.04, 0.12
 LEAST_SCALES, MOST_SCALES, MOST_WITHIN = 0.03, 0.1, 0.15
 """Shares of the budget for scales."""
 HISTOGRAMS = 3
-"""Number of histograms per column for a centre and a spread; a spread within users takes 1."""
+"""Histograms per column that a centre and a spread take; a spread within users takes one."""
 
 
 @dataclass(frozen=True)

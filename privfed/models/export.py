@@ -5,7 +5,7 @@
                    base (N, C)
     .pt2, .pt      the same as a torch.export program     read by torch.export.load(...).module()
 
-x is an encoded row: numbers within their bounds as clip((v - centre) / spread, -4, 4), 0 if missing
+x is an encoded row: numbers within their bounds as clip((v - centre) / spread, -8, 8), 0 if missing
 or if spread is 0, and categories one-hot, in the order of `columns`. A user of a table predicts
 with base, features, x and its own columns, as `privfed.models.table_heads` says; without a table it
 predicts features V with its own head V, and there is no base.

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -107,8 +107,8 @@ class TableModel:
     @classmethod
     def of(cls, schema: Schema, arrays: Sequence[Any], kind: str = MIXTURE) -> TableModel:
         """Return the model of announced arrays, in the order of NAMES."""
-        named: list[Any] = [np.asarray(array) for array in arrays[: len(NAMES)]]
-        return replace(cls(schema, *named), kind=kind)
+        named = {name: np.asarray(array) for name, array in zip(NAMES, arrays, strict=False)}
+        return cls(schema, **named, kind=kind)
 
     @classmethod
     def before(cls, schema: Schema) -> TableModel:

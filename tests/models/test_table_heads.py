@@ -205,3 +205,21 @@ def test_every_number_of_rows_has_a_head():
         for how in KINDS:
             heads = table_heads.fit(replace(model_of(schema), kind=how), block.rows)
             assert np.isfinite(heads.V).all() and len(heads) == len(block)
+
+
+def test_a_level_of_ones_own_needs_no_common_centre():
+    """Columns and target around users' own means: shifts, and shifts per user, change nothing."""
+    schema, rows = line(60, 9, 0)
+    before = TableModel.before(schema)
+    model = replace(before, spread=np.array([0.3, 0.8]), within=np.ones(2),
+                    w=np.array([[0.0], [0.7]]))  # fmt: skip
+    wanted = error(model, rows, 5)
+    assert wanted < error(replace(before, kind="alone"), rows, 5)
+    rng = np.random.default_rng(0)
+    moved = TableRows(
+        rows.numbers + 1e9, rows.codes, rows.y + 1e6 * rng.standard_normal((len(rows.y), 1))
+    )
+    assert error(model, moved, 5) == pytest.approx(wanted, rel=1e-3)
+    for how in KINDS:
+        said = error(replace(model, kind=how), rows, 5)
+        assert said == pytest.approx(error(replace(model, kind=how), moved, 5), rel=1e-3)

@@ -13,6 +13,7 @@ from privfed.algorithm.table_estimates import (
     completed,
     fullest,
     item_biases,
+    peak,
     root_inverse,
     shrunk,
     signal,
@@ -126,12 +127,14 @@ def test_biases_of_items_are_their_means_without_noise_and_nothing_in_noise():
 
 
 def test_what_is_asked_follows_from_users_budget_and_columns_alone():
-    assert outlook.scales(math.inf, 5, [3, 0, 1])[0] == [3, 0, 1]
-    assert outlook.scales(0.25, 20, [3, 0, 1]) == ([], 0.0), "20 users: no scale can be had"
-    few, share = outlook.scales(0.25, 600, [3, 0, 1, 2, 4, 5])
-    assert few == [3, 0] and 0.1 < share <= 0.2, "the target comes first"
-    many, share = outlook.scales(1.0, 50000, [3, 0, 1])
-    assert many == [3, 0, 1] and share == outlook.LEAST_SCALES
+    assert outlook.scales(math.inf, 5, [3, 0, 1], 3).pooled == (3, 0, 1)
+    assert outlook.scales(0.25, 20, [3, 0, 1], 3) == outlook.Scales(), "no scale can be had"
+    few = outlook.scales(0.25, 200, [3, 0, 1, 2, 4, 5], 3)
+    assert few.within == (3, 0) and not few.pooled, "the target comes first"
+    some = outlook.scales(0.25, 1000, [3, 0, 1, 2, 4, 5], 3)
+    assert some.within == (3, 0, 1, 2, 4, 5) and some.pooled == (3,), "its level is had first"
+    many = outlook.scales(1.0, 50000, [3, 0, 1], 3)
+    assert many.pooled == many.within == (3, 0, 1) and many.share == 2 * outlook.LEAST_SCALES
     assert outlook.visibility(1.0, 0.25, 100, 25) == pytest.approx(5.0)
     assert outlook.measurable(1.0, 0.02, 200) and not outlook.measurable(0.2, 0.02, 200)
 
@@ -149,7 +152,7 @@ def table(tmp_path):
 
 BOUNDS = (*(f"data.bounds.x{j}=[-400,400]" for j in range(5)), "data.bounds.target=[-5,5]")
 FIXED = ("algo.clip.gradient=0.1", "algo.clip.slopes=0.1")
-SCALES = ["magnitudes", "locate", "locate"]
+SCALES = ["magnitudes", "locate", "locate", "spreads"]
 GLOBAL = ["curvature", "gradient clip", *["gradient"] * 3]
 
 
@@ -183,7 +186,8 @@ def test_the_plan_spends_the_whole_budget_and_no_more(table, more):
 
 
 def test_what_is_released_in_which_order(table):
-    assert names(table("eps=4")) == [*SCALES, *GLOBAL, "evidence"]
+    assert names(table("eps=4")) == ["spreads", *GLOBAL, "evidence"]
+    assert names(table("eps=20", "algo=table/global")) == [*SCALES, *GLOBAL]
     assert names(table("eps=20", *BOUNDS)) == [*GLOBAL, "slopes clip", "slopes", "evidence"]
     assert names(table("eps=20", *BOUNDS, *FIXED, "rounds=1")) == [
         "curvature",
@@ -191,7 +195,7 @@ def test_what_is_released_in_which_order(table):
         "slopes",
         "evidence",
     ]
-    assert names(table("eps=4", "algo=table/global")) == [*SCALES, *GLOBAL]
+    assert names(table("eps=4", "algo=table/global")) == ["spreads", *GLOBAL]
     assert names(table("eps=0.01")) == [], "nothing could be seen, so nothing is asked"
 
 
@@ -216,8 +220,8 @@ def test_the_ledger_holds_what_the_plan_says(table):
     outcome = made.run()
     assert [release.name for release in made.ledger.releases] == [name for name, _ in costs(made)]
     assert 0.999 * 4 < outcome.result["privacy"]["epsilon"] <= 4
-    c = len(made.strategy.columns)
-    assert [made.ledger.releases[i].clip for i in range(3)] == [math.sqrt(c)] * 3
+    c = len(made.strategy.scales.within)
+    assert made.ledger.releases[0].clip == math.sqrt(c)
     assert made.ledger.releases[0].sensitivity == pytest.approx(math.sqrt(2 * c), rel=1e-5)
     curvature = next(r for r in made.ledger.releases if r.name == "curvature")
     assert curvature.sensitivity == pytest.approx(math.sqrt(2), rel=1e-5)
@@ -264,13 +268,15 @@ def test_as_many_directions_as_stand_out(tmp_path):
         )
         model = made.run().model
         assert model["U"].shape[0] == 5
-        found = int(np.sum(model["scale"] > (0.1 if eps == "inf" else 0.0)))
+        found = int(np.sum(model["scale"] > 0))
+        if eps == "inf":  # the covariance of users' own slopes is of rank two, but for noise
+            found = int(np.sum(np.linalg.svd(model["effects"])[1] > 2))
         assert found == wanted
         assert ("No shared direction" in " ".join(made.strategy.notes())) == (wanted == 0)
 
 
 def test_columns_whose_scale_cannot_be_had_stay_with_the_users(table):
-    made = table("eps=2.5", "algo.rivals={}")
+    made = table("eps=1", "algo.rivals={}")
     model = made.run().model
     local = [f"x{j}" for j in range(5) if model["spread"][j] == 0]
     assert local and model["spread"][5] > 0
@@ -324,3 +330,38 @@ def test_what_is_guaranteed(table, tmp_path):
     assert made.strategy.guarantee.startswith("under")
     (tmp_path / "schema.yaml").write_text(made.data.schema.to_yaml())
     assert table(f"data.schema={tmp_path / 'schema.yaml'}").strategy.guarantee is None
+
+
+def test_the_peak_of_a_histogram_is_found_in_noise():
+    rng = np.random.default_rng(0)
+    column = np.zeros(192)
+    column[80:84] = 0.1, 0.4, 0.3, 0.1
+    found = peak(column, 0.0)
+    assert found is not None and 81 < found < 83
+    noisy = [peak(column + 0.08 * rng.standard_normal(192), 0.08) for _ in range(20)]
+    assert sum(place is not None and 78 < place < 86 for place in noisy) >= 18
+    assert peak(np.zeros(192), 0.0) is None
+
+
+def test_effects_are_those_of_a_mixed_model(tmp_path):
+    """Without noise, intercepts and slopes of users have the covariance they were drawn with."""
+    rng = np.random.default_rng(0)
+    lines = ["user,x,target"]
+    for user in range(300):
+        a, b = rng.multivariate_normal([1.0, 2.0], [[1.0, 0.5], [0.5, 0.6]])
+        x = rng.uniform(-1, 1, 10)
+        y = a + b * x + 0.5 * rng.standard_normal(10)
+        lines += [f"u{user},{i:.6f},{j:.6f}" for i, j in zip(x, y, strict=True)]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    bounds = ("data.bounds.x=[-1,1]", "data.bounds.target=[-10,10]")
+    made = Experiment(
+        compose(["data=table", f"data.path={tmp_path / 't.csv'}", "eps=inf", "algo.rivals={}",
+                 *bounds])
+    )  # fmt: skip
+    model = made.run().model
+    y, s = 20 / math.sqrt(12), float(made.strategy.kept["rows"][0])
+    to_raw = np.diag([y, y / (2 / math.sqrt(12))])
+    D = to_raw @ model["effects"] @ model["effects"].T @ to_raw * s
+    np.testing.assert_allclose(D, [[1.0, 0.5], [0.5, 0.6]], atol=0.2)
+    np.testing.assert_allclose(to_raw @ model["w"][:, 0], [1.0, 2.0], atol=0.2)
+    assert s * y * y == pytest.approx(0.25, rel=0.15)
