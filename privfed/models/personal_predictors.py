@@ -43,7 +43,7 @@ ODDS = 30.0
 """Prior odds of the model that the population chose, in a user's own decision."""
 FRACTIONS = (0.5, 0.85, 0.97, 1.0 - 1e-6)
 """Fractions f of users' energy in U that the population chooses from, besides k/d."""
-NOISES = (0.01, 0.03, 0.1, 0.3, 1.0)
+NOISES = (0.01, 0.03, 0.1, 0.25, 0.5, 1.0)
 """Label noises that are tried, in units of heads."""
 MOST = 2.0
 """Bound on a user's log-density, relative to that of the model before."""
