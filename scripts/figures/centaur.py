@@ -90,6 +90,12 @@ PMPR's spectral initialiser needs one release and no start at all.
     return rows, picture, paragraph
 
 
+def distances(overrides: tuple[str, ...]) -> list[float]:
+    """Return the distance to the true representation after each round of one run."""
+    found = Experiment(settings(overrides).copy()).run().rows
+    return [row["dist"] for row in found if row["task"] == "gradient"]
+
+
 def rate(seeds: int) -> tuple[list[Row], plt.Figure, str]:
     """Make the figure: distance by round and its floor by d, with the steps of Theorem 5.1."""
     rows: list[Row] = []
@@ -101,8 +107,7 @@ def rate(seeds: int) -> tuple[list[Row], plt.Figure, str]:
             ("no noise", ("eps=inf", "algo.clip=1000")),
             ("epsilon 4", ("eps=4",)),
         ):
-            cfg = settings((*common, *more, "algo.clip=10", *budget)).copy()
-            steps = [row["dist"] for row in Experiment(cfg).run().rows if row["task"] == "gradient"]
+            steps = distances((*common, *more, "algo.clip=10", *budget))
             rows += [
                 {"part": "rounds", "kappa": condition, "noise": name, "round": t, "dist": dist}
                 for t, dist in enumerate(steps, 1)

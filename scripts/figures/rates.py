@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from privfed.experiment.wiring import Experiment
 from privfed.models.linear import fit_heads
 
 ALTMIN = ("algo=altmin", "init=spectral")
+INVISIBLE = 1e-12
+"""Least cost of privacy that is drawn: differences of measured errors may be negative."""
 
 
 def row_of(found: list[dict[str, float]], **key: object) -> Row:
@@ -54,7 +57,10 @@ def factor(seeds: int) -> tuple[list[Row], plt.Figure, str]:
         places = [(size, 2) if key == "d" else (50, size) for size in sizes]
         curves, x, costs = [], [float(size) for size in sizes], {}
         for name in methods:
-            costs[name] = [at[name, *place, "0.5"] - at[name, *place, "inf"] for place in places]
+            costs[name] = [
+                max(at[name, *place, "0.5"] - at[name, *place, "inf"], INVISIBLE)
+                for place in places
+            ]
             curves.append(Line(f"{name}, slope {slope(x, costs[name]):+.1f}", costs[name], x))
         fixed = "k=2" if key == "d" else "d=50"
         draw(axes, curves, key, "excess risk that privacy costs", f"n=40000, epsilon .5, {fixed}")
@@ -113,6 +119,28 @@ examples costs R^2 k / (m - k - 1).
     return rows, picture, paragraph
 
 
+def newcomers(
+    how: tuple[str, ...], seed: int, sizes: Sequence[int], users: int
+) -> tuple[float, dict[int, float]]:
+    """Return the distance of one run's representation, and newcomers' excess risk by m'."""
+    cfg = settings((*how, "eps=1")).copy()
+    cfg.seed = seed
+    experiment = Experiment(cfg)
+    U = experiment.run().model["U"]
+    assert isinstance(experiment.data, Synthetic)
+    errors = {}
+    for m in sizes:
+        cfg.data.m = m
+        source = Experiment(cfg).data if m >= 4 else experiment.data
+        assert isinstance(source, Synthetic)
+        source.m = m
+        fresh = source.validation(users)
+        heads = fit_heads(U, fresh.X.astype(np.float64), fresh.y.astype(np.float64))
+        assert fresh.truth is not None
+        errors[m] = float(np.mean(fresh.truth.errors(heads @ U.T)))
+    return experiment.data.compare({"U": U})["dist"], errors
+
+
 def newcomer(seeds: int) -> tuple[list[Row], plt.Figure, str]:
     """Make the figure: error of users who never took part, by their number of examples m'."""
     sizes, users = (3, 4, 6, 10, 20, 40, 80, 160), 2000
@@ -122,21 +150,10 @@ def newcomer(seeds: int) -> tuple[list[Row], plt.Figure, str]:
         errors: dict[int, list[float]] = {m: [] for m in sizes}
         distances = []
         for seed in range(seeds):
-            cfg = settings((*how, "eps=1")).copy()
-            cfg.seed = seed
-            experiment = Experiment(cfg)
-            U = experiment.run().model["U"]
-            assert isinstance(experiment.data, Synthetic)
-            distances.append(experiment.data.compare({"U": U})["dist"])
+            distance, found = newcomers(how, seed, sizes, users)
+            distances.append(distance)
             for m in sizes:
-                cfg.data.m = m
-                source = Experiment(cfg).data if m >= 4 else experiment.data
-                assert isinstance(source, Synthetic)
-                source.m = m
-                fresh = source.validation(users)
-                heads = fit_heads(U, fresh.X.astype(np.float64), fresh.y.astype(np.float64))
-                assert fresh.truth is not None
-                errors[m].append(float(np.mean(fresh.truth.errors(heads @ U.T))))
+                errors[m].append(found[m])
             print(f"  {name}, seed {seed}: distance {distances[-1]:.4f}", flush=True)
         dist = statistics.fmean(distances)
         rows += [
@@ -200,7 +217,7 @@ def lemma12(seeds: int) -> tuple[list[Row], plt.Figure, str]:
         told.append(f"{name}: {', '.join(f'{distance:.3g}' for distance in y)}")
     own = [at["no privacy", d]["start"] for d in dims]
     clipping = [at[next(iter(methods)), d]["start"] for d in dims]
-    part = [math.sqrt(a * a - b * b) for a, b in zip(clipping, own, strict=True)]
+    part = [math.sqrt(max(a * a - b * b, INVISIBLE)) for a, b in zip(clipping, own, strict=True)]
     first = [at[next(iter(methods)), d]["start"] for d in dims]
     curves.append(sloped(x, first, 1.5, "Lemma 12, slope +1.5"))
     draw(axes, curves, "d", "distance of the start", "n=40000, epsilon 2, heads of length 1")
