@@ -10,23 +10,16 @@ YAML = """
 defaults:
   - fedrep
   - _self_
-client: {_target_: slow_client.slow_client}
+client: {_target_: slow_client.SlowClient}
 """
 CODE = """
-import functools, os, time
-from clients.fedrep import fedrep_client
+import os, time
+from clients.fedrep import FedRepClient
 
-@functools.wraps(fedrep_client)
-def slow_client(**settings):
-    client = fedrep_client(**settings)
-    fit = client.fit
-
-    def slowly(*arguments):
+class SlowClient(FedRepClient):
+    def fit(self, *arguments):
         time.sleep(float(os.environ.get("TEST_SECONDS", "0")))
-        return fit(*arguments)
-
-    client.fit = slowly
-    return client
+        return super().fit(*arguments)
 """
 
 
