@@ -34,6 +34,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         export(published, options.to, options.simulation)
         shapes = ", ".join(f"{name} {array.shape}" for name, array in published.arrays.items())
         count = len(published.arrays)
-        print(f"written to {options.to}: {shapes if count < 8 else f'{count} arrays'}")
+        print(f"written to {options.to}: {shapes if count <= 9 else f'{count} arrays'}")
 
     return guarded(work, "interrupted; nothing is half written")
