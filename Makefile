@@ -17,7 +17,7 @@ run: setup
 	$(BIN)/python -m privfed.run algo=fedrep eps=1
 
 test: setup lint browser
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 lint: setup
 	$(BIN)/ruff check .

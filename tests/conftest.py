@@ -33,6 +33,17 @@ ROOT = Path(__file__).resolve().parent.parent
 SMALL = ("data.n=300", "data.d=8", "data.m=6", "rounds=3")
 
 
+def pytest_collection_modifyitems(items):
+    """Start with the files that take longest, so that no process works alone at the end."""
+    folders = ["tests/integration", "tests/privacy", "tests/secure", "tests/scripts"]
+
+    def place(item):
+        found = [i for i, folder in enumerate(folders) if item.nodeid.startswith(folder)]
+        return found[0] if found else len(folders)
+
+    items.sort(key=place)
+
+
 @pytest.fixture(autouse=True)
 def own_state(monkeypatch):
     """Every test has accounts of its own; fixtures of modules share theirs."""
