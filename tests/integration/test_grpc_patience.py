@@ -174,7 +174,8 @@ def test_sigterm_drains_and_exits_with_code_0(fleet):
 
 def test_a_run_starts_with_a_quorum_names_who_is_missing_and_lets_them_join_later(fleet):
     settings = (*SMALL, "data.n=30", "runtime.nodes=3", "rounds=2000")
-    more = ("runtime.join_timeout=4", "runtime.start_quorum=0.6", "out=run", "--insecure")
+    # Long enough for two clients to start on a busy machine.
+    more = ("runtime.join_timeout=20", "runtime.start_quorum=0.6", "out=run", "--insecure")
     server, port = fleet.server(*settings, *more)
     for name in "01":
         fleet.client(port, name)
