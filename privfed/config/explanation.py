@@ -89,7 +89,8 @@ def no_such_setting(override: str, key: str, cfg: DictConfig) -> ConfigError:
 def _owners(group: str, name: str, value: str) -> list[str]:
     """Return the options of a group that have a setting, such as data=table for `user`.
 
-    Several have a path: that of a table is a file, and that of images a folder.
+    Several have a path: that of a table is a file, and that of images a folder. Options for
+    registered users are named only where no other has the setting: servers choose them.
     """
     if group not in GROUPS or not name:
         return []
@@ -105,7 +106,7 @@ def _owners(group: str, name: str, value: str) -> list[str]:
     if name == "path":
         is_file = bool(Path(value).suffix) and not Path(value).is_dir()
         found = {key: cfg for key, cfg in found.items() if (cfg.get("kind") == "table") == is_file}
-    return list(found)
+    return [key for key in found if not key.startswith("data=remote")] or list(found)
 
 
 def flat_keys(settings: Any, prefix: str = "") -> Iterator[str]:

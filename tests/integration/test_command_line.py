@@ -110,6 +110,7 @@ def test_without_privacy_the_files_are_valid_json(command, tmp_path):
         (("init=ppm", "init.centre=off"), ("init.centre=off", "true or false")),
         (("init=ppm", "init.batch=0"), ("init.batch=0", "at least 1")),
         (("algo=jlmargin", "data=synthetic"), ("data: ", "labels -1 and 1", "data=margin")),
+        (("data.path=mine.csv", "data.user=who"), ("setting of data=table: add data=table",)),
         (("algo=expmech", "algo.gamma=20"), ("algo.gamma=20", "between 1e-12 and 1")),
         (("algo=expmech", "algo.candidates=1000000000"), ("algo.candidates=1000000000", "GB")),
         (("algo=altmin", "algo.ridge=-1"), ("algo.ridge=-1", "at least 0")),
