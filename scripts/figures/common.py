@@ -230,6 +230,7 @@ def write(
         writer.writerows(rows)
     picture.tight_layout()
     picture.savefig(FOLDER / f"{name}.png", dpi=110)
+    plt.close(picture)
     took = f"took {seconds:.0f} s of processor time"
     if figure.runs:
         hours = sum(row.get("seconds", 0.0) for row in rows) / 3600

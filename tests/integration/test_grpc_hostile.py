@@ -156,7 +156,7 @@ def test_no_answer_moves_a_sum_by_more_than_its_users_may():
 def test_a_server_survives_strangers_floods_and_thieves_of_names(fleet):
     """Node 0 is hostile; node 1 sends zeros, and delays each step until the abuse is over."""
     settings = (*SETTINGS, "runtime.nodes=3", "eps=4", "rounds=8")
-    server, port = fleet.server(*settings, "runtime.round_timeout=6", "out=run", "--insecure")
+    server, port = fleet.server(*settings, "runtime.round_timeout=20", "out=run", "--insecure")
     folder = fleet.folder / "run/private/tokens"
     tokens = [(folder / f"{name}.token").read_text().strip() for name in "01"]
     silent = socket.create_connection(("127.0.0.1", port))
