@@ -20,8 +20,6 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse.linalg import LinearOperator, eigsh
-from scipy.stats import hypergeom
 
 from privfed.foundation.errors import ConfigError
 from privfed.secure.keys import derived, stream
@@ -85,6 +83,8 @@ def degrees(nodes: int, lost: int, colluding: int) -> Degrees:
 
 def _sparse(nodes: int, lost: int, colluding: int, k: int) -> Degrees | None:
     others = nodes - 1
+
+    from scipy.stats import hypergeom  # half a second, which runs with a trusted server save
 
     def most(bad: int, probability: float) -> int:
         return int(hypergeom.isf(probability / nodes, others, bad, k)) if bad else 0
@@ -163,6 +163,8 @@ def second_eigenvalue(graph: NDArray[np.int64]) -> float:
         graph: neighbours of every node, (nodes, k).
     """
     nodes, k = graph.shape
+
+    from scipy.sparse.linalg import LinearOperator, eigsh
 
     def moved(x: NDArray[np.float64]) -> NDArray[np.float64]:
         x = x.ravel()
