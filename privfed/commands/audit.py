@@ -235,8 +235,12 @@ def _execute(options: argparse.Namespace) -> None:
     experiment.federation.on_step = experiment.keep_record
     experiment.federation.quorum = 0.0  # a silent canary does not stop a run
     experiment.ledger.open(folder / "ledger.jsonl")
-    with failures_refute("a run with a hostile user"):
-        result, curves = (by_one_run if options.one_run else by_repetitions)(experiment, options)
+    method = by_one_run if options.one_run else by_repetitions
+    try:
+        with failures_refute("a run with a hostile user"):
+            result, curves = method(experiment, options)
+    finally:
+        experiment.ledger.close()
     finish(folder, experiment, result, curves, options.quiet)
 
 
