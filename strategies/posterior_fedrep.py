@@ -26,7 +26,7 @@ from privfed.federation.federation import Federation
 from privfed.foundation.linalg import Array, polar
 from privfed.privacy.bounds import NormBound
 from strategies.dress_rehearsal import prediction
-from strategies.initialisers.cascade import CascadeStart
+from strategies.initialisers.automatic import cascade_of
 from strategies.rehearsal import rehearsal_of
 from strategies.spread_filter import SpreadFilter
 
@@ -73,8 +73,7 @@ class PosteriorFedRep(PrivateStrategy):
         """Return the initialiser's phases, then T rounds; clients send M_i^T (k, d)."""
         if not self.learns:
             return []
-        init = self.initialiser
-        if isinstance(init, CascadeStart):
+        if init := cascade_of(self.initialiser):
             init.expected = self.expected.cascade
         M = Sum((self.federation.k, self.federation.d), NormBound(1.0))
         own = Phase("direction", M, self.step, self.expected.rounds)
@@ -88,10 +87,8 @@ class PosteriorFedRep(PrivateStrategy):
         """Return an initialiser's last update, followed by what is known about heads and spread."""
 
         def completed(t: int, *released: Array) -> list[Array]:
-            start, init = update(t, *released), self.federation.init
-            heads = np.eye(self.federation.k)
-            if isinstance(init, CascadeStart):
-                heads = init.heads(self.federation.n)
+            start, init = update(t, *released), cascade_of(self.federation.init)
+            heads = init.heads(self.federation.n) if init else np.eye(self.federation.k)
             return [*start, *self._beliefs(heads)]
 
         return completed
