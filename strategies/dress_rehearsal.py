@@ -33,11 +33,11 @@ from strategies.rehearsal import (
 )
 from strategies.spread_filter import SpreadFilter
 
-WORK = 1e9
+WORK = 1.5e9
 """Numbers of users' examples that all performances may read: a few seconds."""
 ACTS = 100
 """Rounds that are played at most. More rounds share the same budget, and end nearly alike."""
-MOST, FEWEST = 11, 3
+MOST, FEWEST = 31, 3
 """Performances; a run that cannot be played FEWEST times is not played."""
 JUDGED = 400
 """Simulated users whose final errors are averaged."""

@@ -35,6 +35,7 @@ from privfed.foundation.constraints import (
 )
 from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import Array, retraction
+from privfed.privacy.adaptive_clipping import AUTO
 from privfed.privacy.bounds import NormBound
 from privfed.privacy.settings import Clip
 from strategies.initialisers.automatic import AutomaticStart
@@ -126,6 +127,9 @@ def fedrep(
 def few_users(federation: Federation, m: int) -> bool:
     """Return whether posterior directions are the better choice, from public numbers alone."""
     budget = federation.gate.ledger.budget
+    privacy = federation.privacy
+    if privacy.clip == AUTO or privacy.noise_multiplier is not None or federation.error != "mse":
+        return False
     sensitivity = NormBound(1.0).sensitivity(budget.neighbouring)
     S2 = information(federation.n, federation.d, federation.k, m, budget.mu, sensitivity)
-    return federation.error == "mse" and 0.0 < S2 < MANY
+    return 0.0 < S2 < MANY

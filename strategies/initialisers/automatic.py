@@ -26,17 +26,21 @@ class AutomaticStart(Initialiser):
 
     Args:
         clip: clip norm of the spectral start. If it is given, the spectral start is meant.
-        m: examples per user that the rehearsal of a cascade assumes.
+        m: examples per user that the rehearsal of a cascade assumes. If it is not known, the
+            spectral start is taken.
         noise: label noise that it assumes, in units of heads.
     """
 
     def __init__(
-        self, clip: Clip | None, m: Annotated[int, WHOLE], noise: Annotated[float, AT_LEAST_ZERO]
+        self,
+        clip: Clip | None,
+        m: Annotated[int, WHOLE] | None,
+        noise: Annotated[float, AT_LEAST_ZERO],
     ) -> None:
-        self.open = clip is None
-        """Whether no setting says which start is meant."""
+        self.open = clip is None and m is not None
+        """Whether public settings leave open which start is meant."""
         self.chosen: Initialiser = SpectralStart(USUAL_CLIP if clip is None else clip)
-        self.cascade = CascadeStart(m, noise)
+        self.cascade = CascadeStart(m or 0, noise)
 
     def phases(self, federation: Federation) -> list[Phase]:
         """Return the phases of the chosen start."""

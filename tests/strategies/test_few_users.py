@@ -53,7 +53,7 @@ def test_runs_end_where_they_were_predicted_to(experiment, sizes, seeds):
         made = experiment(*sizes, f"seed={seed}")
         made.watches = False
         errors.append(made.run().result["metrics"]["mse"])
-    predicted = made.strategy.expected.error
+    predicted = made.strategy.predicted.error
     assert predicted < 0.5 * made.strategy.expected.alone
     assert 0.5 < np.median(errors) / predicted < 2.0
 
@@ -153,7 +153,14 @@ def test_a_run_that_is_stopped_goes_on_as_if_nothing_had_happened(experiment, tm
 
 @pytest.mark.parametrize("algo", ["fedrep", "centaur", "altmin"])
 def test_users_who_judge_are_never_worse_off_than_alone(experiment, algo):
-    settings = (f"algo={algo}", "algo.safety=true", "data.d=50", "data.m=10", "data.n=400")
+    settings = (
+        f"algo={algo}",
+        "init=spectral",
+        "algo.safety=true",
+        "data.d=50",
+        "data.m=10",
+        "data.n=400",
+    )
     made = experiment(*settings, "rounds=3")
     made.watches = False
     metrics = made.run().result["metrics"]
