@@ -43,7 +43,7 @@ def errors(overrides: list[str], seeds: range) -> tuple[list[float], float]:
         experiment = Experiment(compose([*overrides, f"seed={seed}"]))
         experiment.watches = False
         found.append(experiment.run().result["metrics"]["mse"])
-    return found, experiment.strategy.expected.error
+    return found, experiment.strategy.predicted.error
 
 
 def main(arguments: list[str] | None = None) -> int:

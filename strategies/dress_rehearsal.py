@@ -33,11 +33,11 @@ from strategies.rehearsal import (
 )
 from strategies.spread_filter import SpreadFilter
 
-WORK = 1.5e8
-"""Numbers of users' examples that all performances may read: about a second."""
-ACTS = 30
+WORK = 1.5e9
+"""Numbers of users' examples that all performances may read: a few seconds."""
+ACTS = 100
 """Rounds that are played at most. More rounds share the same budget, and end nearly alike."""
-MOST, FEWEST = 11, 3
+MOST, FEWEST = 31, 3
 """Performances; a run that cannot be played FEWEST times is not played."""
 JUDGED = 400
 """Simulated users whose final errors are averaged."""
@@ -91,13 +91,14 @@ def performance(
     W = heads @ truth.T
     y = np.matmul(X, W[..., None])[..., 0] + noise * rng.standard_normal((n, m))
 
+    gram = np.matmul(X, X.transpose(0, 2, 1)) if m <= d else None
     cascade = planned.cascade
     start = CascadeStart(m, noise)
     start.begin(d)
     stds = stage_stds(cascade.columns, mu * math.sqrt(planned.share), relation)
     for j, std in enumerate(stds):
         prior = Prior.of_fraction(start.V, k, float(cascade.captured[j]), noise)
-        u = unit(prior.fit(X, y) @ start.V)
+        u = unit(prior.fit(X, y, gram) @ start.V)
         M = u.T @ u / n + symmetric_noise(u.shape[1], std / n, rng)
         start.absorb(M, float(cascade.gaps[j]), std, k, cascade.columns[j + 1])
 
@@ -109,7 +110,7 @@ def performance(
     variance = k * (d - k) * std**2 + 1.0 / n
     for _ in range(acts):
         prior = Prior.of_spread(U, root, filtered.x, noise)
-        v, delta = prior.parts(prior.fit(X, y))
+        v, delta = prior.parts(prior.fit(X, y, gram))
         M = unit(delta).T @ unit(v) / n + std * rng.standard_normal((d, k))
         tangent = M - U @ (U.T @ M)
         U = polar(U + filtered.length(tangent, variance) * tangent @ np.linalg.inv(root))

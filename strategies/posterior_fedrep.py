@@ -17,6 +17,7 @@ by at most 2 (replace-one).
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -26,12 +27,14 @@ from privfed.federation.federation import Federation
 from privfed.foundation.linalg import Array, polar
 from privfed.privacy.bounds import NormBound
 from strategies.dress_rehearsal import prediction
-from strategies.initialisers.cascade import CascadeStart
-from strategies.rehearsal import rehearsal_of
+from strategies.initialisers.automatic import cascade_of
+from strategies.rehearsal import Forecast, forecast, rehearsal_of
 from strategies.spread_filter import SpreadFilter
 
 WORTHWHILE = 0.9
 """A run is worthwhile if its predicted error is below this fraction of that of users alone."""
+CLEAR = 0.5
+"""Fraction up to which the arithmetic of a plan is believed. Above, planned runs are played."""
 
 
 class PosteriorFedRep(PrivateStrategy):
@@ -57,12 +60,19 @@ class PosteriorFedRep(PrivateStrategy):
         d, k, budget = federation.d, federation.k, federation.gate.ledger.budget
         share = federation.privacy.init_share
         facts = (federation.n, d, k, m, noise, budget.mu, budget.neighbouring)
-        self.expected = prediction(*facts, share, rounds)
-        self.worthwhile = self.expected.error < WORTHWHILE * self.expected.alone
+        self.facts = (*facts, share, rounds)
+        self.expected = forecast(*self.facts)
+        clear = self.expected.error < CLEAR * self.expected.alone
+        self.worthwhile = clear or self.predicted.error < WORTHWHILE * self.expected.alone
         self.learns = self.worthwhile or force
         cascade = self.expected.cascade
         scene = rehearsal_of(d, k, m, noise)
         self.filter = SpreadFilter.start(scene, cascade.spread, cascade.variance)
+
+    @cached_property
+    def predicted(self) -> Forecast:
+        """The plan with the error of runs that were played with simulated users."""
+        return prediction(*self.facts)
 
     def start(self) -> list[Array]:
         """Return the initialiser's start, with what is known before any release."""
@@ -73,8 +83,7 @@ class PosteriorFedRep(PrivateStrategy):
         """Return the initialiser's phases, then T rounds; clients send M_i^T (k, d)."""
         if not self.learns:
             return []
-        init = self.initialiser
-        if isinstance(init, CascadeStart):
+        if init := cascade_of(self.initialiser):
             init.expected = self.expected.cascade
         M = Sum((self.federation.k, self.federation.d), NormBound(1.0))
         own = Phase("direction", M, self.step, self.expected.rounds)
@@ -88,10 +97,8 @@ class PosteriorFedRep(PrivateStrategy):
         """Return an initialiser's last update, followed by what is known about heads and spread."""
 
         def completed(t: int, *released: Array) -> list[Array]:
-            start, init = update(t, *released), self.federation.init
-            heads = np.eye(self.federation.k)
-            if isinstance(init, CascadeStart):
-                heads = init.heads(self.federation.n)
+            start, init = update(t, *released), cascade_of(self.federation.init)
+            heads = init.heads(self.federation.n) if init else np.eye(self.federation.k)
             return [*start, *self._beliefs(heads)]
 
         return completed
@@ -112,7 +119,7 @@ class PosteriorFedRep(PrivateStrategy):
 
     def forecast(self) -> list[str]:
         """Return the prediction in words."""
-        told, k = self.expected, self.federation.k
+        told, k = self.predicted, self.federation.k
         words = (
             f"prediction, from public settings alone: error {told.error:.3g}, users alone "
             f"{told.alone:.3g}, in units in which heads have variance 1 in each of {k} dimensions "
@@ -124,7 +131,7 @@ class PosteriorFedRep(PrivateStrategy):
         """Say if nothing can be learnt."""
         if self.worthwhile:
             return []
-        told = self.expected
+        told = self.predicted
         nothing = (
             f"nothing can be learnt from so few users at this budget: predicted error "
             f"{told.error:.3g}, users alone {told.alone:.3g}"

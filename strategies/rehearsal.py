@@ -60,6 +60,17 @@ REPETITIONS, AT_LAST = 8, 16
 """Rehearsals of a cascade per share that is tried, and of the one that is taken."""
 
 
+def information(n: int, d: int, k: int, m: int, mu: float, sensitivity: float = 2.0) -> float:
+    """Return S^2 = (n mu)^2 (m - k) / (sensitivity k (d - k))^2.
+
+    All rounds together shrink the squared distance to the truth by about exp(-S^2). It is 0 if
+    users have no more examples than heads have numbers, or if there is nothing to learn.
+    """
+    if m <= k or d <= k:
+        return 0.0
+    return (n * mu / (sensitivity * k * (d - k))) ** 2 * (m - k)
+
+
 def columns(d: int, k: int, shrink: float = SHRINK) -> tuple[int, ...]:
     """Return the columns that the stages of a cascade start from, and at last k.
 

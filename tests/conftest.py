@@ -31,6 +31,13 @@ FOLDERS = itertools.count()
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = ("data.n=300", "data.d=8", "data.m=6", "rounds=3")
+CHOICES = ("algo=", "init=", "preset=", "data=")
+
+
+def small(*overrides: str) -> list[str]:
+    """Return overrides of a small problem: gradient steps, unless they choose something else."""
+    steps = () if any(each.startswith(CHOICES) for each in overrides) else ("init=spectral",)
+    return [*SMALL, *steps, *overrides]
 
 
 def pytest_collection_modifyitems(items):
@@ -55,7 +62,7 @@ def own_state(monkeypatch):
 @pytest.fixture
 def experiment():
     """Experiment from overrides; small unless they say otherwise."""
-    return lambda *overrides: Experiment(compose([*SMALL, *overrides]))
+    return lambda *overrides: Experiment(compose(small(*overrides)))
 
 
 @pytest.fixture

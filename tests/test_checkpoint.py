@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from conftest import SMALL
+from conftest import small
 from support.processes import ledger_of
 
 from privfed.config.composition import compose
@@ -44,7 +44,7 @@ SECURE = "privacy.noise=secure"
 def composed(settings):
     """The same settings again and again: composing them takes longer than a small run."""
     images = "model=mlp" in settings or "algo=ppsgd" in settings
-    return compose([*(IMAGES if images else SMALL), *settings])
+    return compose([*IMAGES, *settings] if images else small(*settings))
 
 
 class KilledError(Exception):
@@ -222,7 +222,7 @@ def test_two_processes_do_not_share_a_ledger(tmp_path):
                 attempt()
             refusals.append(refusal)
 
-    experiment = Experiment(compose(SMALL))
+    experiment = Experiment(compose(small()))
     folder.mkdir()
     write_config(folder, experiment.cfg)
     outcome = experiment.run(folder, meddle)

@@ -28,7 +28,7 @@ def table(folder):
 
 @pytest.fixture(scope="module")
 def linear(folder):
-    return finished(folder / "linear", "data.n=200", "data.d=6", "rounds=2")
+    return finished(folder / "linear", "data.n=200", "data.d=6", "rounds=2", "init=spectral")
 
 
 def rows(d):

@@ -22,6 +22,8 @@ from privfed.models.linear_model import LinearModel
 from privfed.models.personal_predictors import personal_predictors
 from privfed.models.table_model import NAMES, TableModel
 
+LINEAR = ("data.n=200", "data.d=6", "rounds=2", "init=spectral")
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
@@ -31,7 +33,7 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def linear(tmp_path_factory):
-    return finished(tmp_path_factory.mktemp("linear") / "run", "data.n=200", "data.d=6", "rounds=2")
+    return finished(tmp_path_factory.mktemp("linear") / "run", *LINEAR)
 
 
 def of_user(lines, user):

@@ -18,6 +18,7 @@ INFORMATION = (1.5, 5.0, 16.0)
 METHODS = {
     "posterior": ("algo.estimator=posterior", "init=cascade"),
     "leave-one-out": ("algo.estimator=leave-one-out", "init=spectral"),
+    "paper": ("preset=pmpr",),
 }
 
 
@@ -57,9 +58,9 @@ def draw(rows: list[Row]) -> plt.Figure:
     colours = plt.get_cmap("viridis")
     for i, eps in enumerate(EPSILONS):
         colour = colours(i / len(EPSILONS))
-        numbers = [users(eps, 0.8 * 1.25**j) for j in range(18)]
+        numbers = [users(eps, 0.8 * 1.4**j) for j in range(11)]
         axes.plot(numbers, [predicted(eps, n) for n in numbers], "-", color=colour, lw=1)
-        for name, style in (("posterior", "o"), ("leave-one-out", "x--")):
+        for name, style in (("posterior", "o"), ("leave-one-out", "x--"), ("paper", "+:")):
             mine = [row for row in rows if (row["method"], row["eps"]) == (name, eps)]
             label = f"epsilon {eps:g}" if name == "posterior" else None
             axes.plot(
@@ -68,13 +69,16 @@ def draw(rows: list[Row]) -> plt.Figure:
             )  # fmt: skip
     ends = [min(row["n"] for row in rows), max(row["n"] for row in rows)]
     rate = [D**1.5 * math.sqrt(K) / n for n in ends]
-    axes.plot(ends, rate, "-.", color="grey", lw=0.8, label="d^1.5 sqrt(k) / n (theorem, rate)")
+    axes.plot(
+        ends, rate, "-.", color="grey", lw=0.8, label="d^1.5 sqrt(k) / (n epsilon) at epsilon 1"
+    )
     for name, words in (("standalone", "users alone"), ("oracle", "oracle")):
         level = statistics.median(float(row[name]) for row in rows)
         axes.axhline(level, color="black", lw=0.6, ls=":")
         axes.text(ends[1], level, words, fontsize=7, va="bottom", ha="right")
     axes.plot([], [], "k-", lw=1, label="predicted, without data")
     axes.plot([], [], "kx--", lw=0.7, label="leave-one-out from a spectral start")
+    axes.plot([], [], "k+:", lw=0.7, label="PMPR's printed setting (preset=pmpr)")
     axes.set(xscale="log", yscale="log", xlabel="users n", ylabel="population MSE (median)")
     axes.legend(fontsize=7, loc="lower left")
     axes.grid(alpha=0.3)
@@ -102,4 +106,4 @@ label noise alone. How it works is in [few-users.md](few-users.md).
 """
 
 
-FIGURES = {"few-users": Figure("Few users, predicted and measured", few_users, seeds=3)}
+FIGURES = {"few-users": Figure("Few users, predicted and measured", few_users, seeds=5)}

@@ -78,6 +78,15 @@ def test_outer_products_are_those_of_one_user_at_a_time(m):
     np.testing.assert_allclose(total, svec(wanted), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("m", [4, 9])
+def test_posterior_means_by_gram_matrices_are_the_same(m):
+    users = cohort(20, m, 6).exact()
+    prior = Prior.of_spread(embedding(6), HEADS, 0.3, 0.1)
+    gram = np.matmul(users.X, users.X.transpose(0, 2, 1))
+    wanted = prior.fit(users.X, users.y)
+    np.testing.assert_allclose(prior.fit(users.X, users.y, gram), wanted, rtol=1e-7, atol=1e-9)
+
+
 def test_users_who_know_nothing_of_heads_predict_alone_or_by_least_squares():
     users, U = cohort(30, 4, 8).exact(), embedding(8)
     alone, least_squares = lstsq(users.X, users.y), fit_heads(U, users.X, users.y) @ U.T

@@ -25,7 +25,7 @@ from privfed.federation.roster import Member, Roster, new_token
 from privfed.federation.user_state import private_folder
 from privfed.foundation.errors import ConfigError, PrivfedError
 
-SMALL = "data.n=60 data.d=6 data.m=6 rounds=2"
+SMALL = "data.n=60 data.d=6 data.m=6 rounds=2 init=spectral"
 QUICK = f"{SMALL} runtime.join_timeout=10"
 
 

@@ -14,7 +14,7 @@ SMALL = ("data.n=200", "data.d=8", "data.m=6", "rounds=2")
 
 
 def test_a_run_writes_its_whole_folder(command, tmp_path):
-    done = command(*SMALL, "algo=fedrep", "eps=1", "out=here")
+    done = command(*SMALL, "algo=fedrep", "init=spectral", "eps=1", "out=here")
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "here"
     names = {
@@ -206,7 +206,7 @@ def test_an_unknown_option_is_one_clear_line(command):
 
 def test_an_earlier_run_in_the_same_folder_is_kept_whole(command, tmp_path):
     for eps in (1, 2, 3):
-        assert command(*SMALL, f"eps={eps}", "out=o", "--quiet").returncode == 0
+        assert command(*SMALL, "init=spectral", f"eps={eps}", "out=o", "--quiet").returncode == 0
     for folder, eps in (("previous-1", 1), ("previous-2", 2), (".", 3)):
         result = json.loads((tmp_path / "o" / folder / "result.json").read_text())
         ledger = (tmp_path / "o" / folder / "ledger.jsonl").read_text().splitlines()

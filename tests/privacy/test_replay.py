@@ -44,6 +44,7 @@ VARIANTS = {
     "fedrep, auto, zero-out": (*AUTO, "neighbouring=zero-out"),
     "fedrep, nothing clipped": ("algo.clip=100", "init.clip=100"),
     "fedrep, pairs": ("init=pairs", "neighbouring=zero-out"),
+    "fedrep, automatic start": ("init=auto", "force=true"),
     "fedrep, few users": ("algo.estimator=posterior", "init=cascade", "force=true"),
     "fedrep, few users, zero-out, many rows": (
         "algo.estimator=posterior",

@@ -53,7 +53,7 @@ def test_runs_end_where_they_were_predicted_to(experiment, sizes, seeds):
         made = experiment(*sizes, f"seed={seed}")
         made.watches = False
         errors.append(made.run().result["metrics"]["mse"])
-    predicted = made.strategy.expected.error
+    predicted = made.strategy.predicted.error
     assert predicted < 0.5 * made.strategy.expected.alone
     assert 0.5 < np.median(errors) / predicted < 2.0
 
@@ -153,7 +153,14 @@ def test_a_run_that_is_stopped_goes_on_as_if_nothing_had_happened(experiment, tm
 
 @pytest.mark.parametrize("algo", ["fedrep", "centaur", "altmin"])
 def test_users_who_judge_are_never_worse_off_than_alone(experiment, algo):
-    settings = (f"algo={algo}", "algo.safety=true", "data.d=50", "data.m=10", "data.n=400")
+    settings = (
+        f"algo={algo}",
+        "init=spectral",
+        "algo.safety=true",
+        "data.d=50",
+        "data.m=10",
+        "data.n=400",
+    )
     made = experiment(*settings, "rounds=3")
     made.watches = False
     metrics = made.run().result["metrics"]
@@ -169,3 +176,35 @@ def test_a_judged_run_with_many_users_keeps_its_embedding(experiment):
     made.watches = False
     metrics = made.run().result["metrics"]
     assert metrics["mse"] < 0.1 * metrics["mse_standalone"] and not made.strategy.notes()
+
+
+@pytest.mark.parametrize(
+    ("settings", "task"),
+    [
+        (("data.n=300",), "direction"),
+        (("data.n=3000",), "gradient"),
+        (("data.n=300", "algo.clip=0.05"), "gradient"),
+        (("data.n=300", "init.clip=0.1"), "gradient"),
+        (("data.n=300", "algo.estimator=leave-one-out"), "gradient"),
+        (("data.n=3000", "algo.estimator=posterior"), "direction"),
+        (("data.n=300", "eps=inf"), "gradient"),
+        (("data.n=300", "algo=centaur"), "gradient"),
+    ],
+)
+def test_an_automatic_start_is_chosen_by_public_numbers(experiment, settings, task):
+    made = experiment("init=auto", "data.d=8", "data.m=6", "rounds=3", *settings)
+    assert made.strategy.rounds_task == task
+    first = "cascade" if task == "direction" else "spectral"
+    assert made.strategy.plan[0].task == first
+
+
+def test_automatic_runs_are_those_of_the_start_that_was_chosen(experiment):
+    for size, start in (("data.n=300", "init=cascade"), ("data.n=3000", "init=spectral")):
+        models = []
+        for init in ("init=auto", start):
+            made = experiment(init, size, "data.d=8", "data.m=6", "rounds=2", "force=true")
+            made.run()
+            models.append(made.model())
+        assert models[0].keys() == models[1].keys()
+        for name, array in models[1].items():
+            np.testing.assert_array_equal(models[0][name], array)
