@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+import secrets
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from privfed.algorithm.phases import Step
     from privfed.algorithm.strategy import PrivateStrategy
 
+NONCE = 16
+"""Random bytes by which a server that was restarted begins a new session."""
 AT_ONCE = 64
 """Most nodes that are asked at the same time."""
 PATIENCE = 120.0
@@ -53,7 +56,8 @@ class MaskedSteps:
         assert federation.secure is not None
         self.terms, self.strict = federation.secure, federation.strict
         self.places = {name: place for place, name in enumerate(federation.nodes)}
-        self.server = SecureAggregator(self.terms, self._exchange)
+        nonce = b"" if federation.gate.source.repeatable else secrets.token_bytes(NONCE)
+        self.server = SecureAggregator(self.terms, self._exchange, nonce)
         self._nodes: dict[int, ClientProxy] = {}
         self._releases: list[GaussianRelease] = []
 

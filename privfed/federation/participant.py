@@ -43,8 +43,9 @@ from privfed.federation.plan import Plan
 from privfed.federation.table_node import TableNode
 from privfed.foundation.errors import ConfigError, PrivfedError
 from privfed.foundation.state_folder import state_folder
+from privfed.secure.journal import Journal
 from privfed.secure.keys import NodeKey
-from privfed.secure.node import Journal, SecureNode
+from privfed.secure.node import SecureNode
 from privfed.secure.terms import Terms, sums_from_json
 
 RUN = re.compile("[0-9a-f]{32}")

@@ -34,19 +34,20 @@ More = Callable[[int], int]
 """(place) -> 64 further bits of the deviate at that place; new ones at each call."""
 
 
-def rounded_normals(words: NDArray[np.uint64], s: int, more: More) -> Whole:
+def rounded_normals(words: NDArray[np.uint64], s: int | Whole, more: More) -> Whole:
     """Return whole numbers, each distributed as round(s Z), Z standard normal.
 
     Args:
         words: one uniformly random word of 64 bits per number.
-        s: whole number from 1 to MOST.
+        s: whole number from 1 to MOST, one for all or one per number.
         more: further random bits, where a word does not decide; about once in 1 / (2e-13 s).
 
     Raises:
         ValueError: s is out of range.
     """
-    if not 1 <= s <= MOST:
-        raise ValueError(f"s={s} must lie between 1 and {MOST}")
+    deviations = np.broadcast_to(np.asarray(s, dtype=np.int64), words.shape)
+    if words.size and not 1 <= deviations.min() <= deviations.max() <= MOST:
+        raise ValueError(f"s={deviations.max()} must lie between 1 and {MOST}")
     v = (words >> np.uint64(1)).astype(np.float64) + 0.5
     # V is in [v - 1/2, v + 1/2] / 2^64; the density at Phi^-1(V) is at least 0.8 V.
     size = -ndtri(v * 2.0**-64)
@@ -55,8 +56,9 @@ def rounded_normals(words: NDArray[np.uint64], s: int, more: More) -> Whole:
     result = low.astype(np.int64)
     for i in np.flatnonzero(low != high).tolist():
         # The smallest V have quantiles that the error above does not bound.
-        between = int(low[i]), int(high[i]) if v[i] > 1 else 64 * s
-        result[i] = _decided(int(words[i] >> np.uint64(1)), s, between, partial(more, i))
+        mine = int(deviations[i])
+        between = int(low[i]), int(high[i]) if v[i] > 1 else 64 * mine
+        result[i] = _decided(int(words[i] >> np.uint64(1)), mine, between, partial(more, i))
     return np.where(words & np.uint64(1), -result, result)
 
 

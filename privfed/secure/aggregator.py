@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from privfed.foundation.errors import PrivfedError
 from privfed.privacy.exact_sampling import Whole
-from privfed.secure.graph import neighbours
-from privfed.secure.keys import KEY, SIGNATURE, Words, digest, quick, stream
-from privfed.secure.node import ENTRY, REVEALED, SEALED, Message, exclusive_or
-from privfed.secure.noise_shares import chain, component
+from privfed.secure.graph import mirrored, neighbours
+from privfed.secure.keys import KEY, SIGNATURE, Words, stream
+from privfed.secure.node import ENTRY, REVEALED, SEALED, Message, exclusive_or, pads
+from privfed.secure.noise_shares import chain, components_sum
 from privfed.secure.shamir import combine
 from privfed.secure.terms import Flags, MaskedSum, Terms, packed, sums_to_json
 
@@ -52,14 +52,19 @@ class SecureAggregator:
     Args:
         terms: public frame of the run.
         exchange: sends messages to nodes, and returns their answers.
+        nonce: different in every process of a server, since nodes never come back to a session
+            that they have left; empty where noise may be repeated.
     """
 
-    def __init__(self, terms: Terms, exchange: Exchange) -> None:
-        self.terms, self.exchange = terms, exchange
+    def __init__(self, terms: Terms, exchange: Exchange, nonce: bytes = b"") -> None:
+        self.terms, self.exchange, self.nonce = terms, exchange, nonce
         self.degrees = terms.degrees
         self.keys = b""
         """Signed keys of all nodes; empty before they were agreed."""
         self.beside: NDArray[np.int64] = np.zeros((0, 0), dtype=np.int64)
+        """Neighbours of every node, (nodes, k)."""
+        self.mirror = self.beside
+        """Place of a node among the neighbours of each of its neighbours, (nodes, k)."""
         self.bundles: dict[int, tuple[int, bytes]] = {}
         """Per node the step of its last bundle, and the bundle."""
         self.step: StepState | None = None
@@ -80,8 +85,9 @@ class SecureAggregator:
             key = answers.get(place, {}).get("key")
             keys.append(key if isinstance(key, bytes) and len(key) == each else bytes(each))
         self.keys, self.bundles = b"".join(keys), {}
-        session = digest("session", self.terms.digest, self.keys)
+        session = self.terms.session(self.keys, self.nonce)
         self.beside = neighbours(len(keys), self.degrees.neighbours, session)
+        self.mirror = mirrored(self.beside)
         self.join([place for place in places if any(keys[place])], step)
 
     def join(self, places: Sequence[int], step: int) -> None:
@@ -92,6 +98,7 @@ class SecureAggregator:
                 "secure": "join",
                 "terms": self.terms.to_json(),
                 "keys": self.keys,
+                "nonce": self.nonce,
                 "step": step,
             }
             for place, answer in self.exchange({place: ask for place in missing}).items():
@@ -186,14 +193,15 @@ class SecureAggregator:
         step = self._current()
         shares = self._revealed(step)
         level = self.terms.levels(len(step.total)).level(self.terms.lost(step.survivors))
-        total = step.total
+        total, seeds = step.total, {}
         for place in np.flatnonzero(step.present).tolist():
             first, second = self._combined(place, shares[place])
             if step.survivors[place]:
                 total = total - stream(first, len(total))
-                total = total - self._excess(step, place, level, second)
+                seeds[place] = second
             else:
                 total = total - self._pair_masks(step, place, first)
+        total = total - self._excess(step, level, seeds)
         self.step = None
         ends = np.cumsum([each.size for each in step.sums])[:-1]
         return [part.view(np.int64) for part in np.split(total, ends)]
@@ -221,8 +229,7 @@ class SecureAggregator:
             if place not in tags:
                 continue
             mine, sealed = [], []
-            for j in self.beside[place].tolist():
-                at = self._place_beside(j, place)
+            for j, at in zip(self.beside[place].tolist(), self.mirror[place].tolist(), strict=True):
                 tag = tags.get(j, b"")[KEY * at : KEY * (at + 1)]
                 mine.append(tag or bytes(KEY))
                 entry = step.bundles.get(j, b"")[ENTRY * at : ENTRY * at + SEALED]
@@ -237,14 +244,10 @@ class SecureAggregator:
         for place, answer in self.exchange(questions).items():
             found = answer.get("shares")
             if isinstance(found, bytes) and len(found) == REVEALED * k:
-                for at, j in enumerate(self.beside[place].tolist()):
-                    share = found[REVEALED * at : REVEALED * (at + 1)]
-                    shares[j][self._place_beside(j, place) + 1] = share
+                owners = zip(self.beside[place].tolist(), self.mirror[place].tolist(), strict=True)
+                for at, (j, x) in enumerate(owners):
+                    shares[j][x + 1] = found[REVEALED * at : REVEALED * (at + 1)]
         return shares
-
-    def _place_beside(self, node: int, other: int) -> int:
-        """Return the place of a node's neighbour among its neighbours."""
-        return int(np.searchsorted(self.beside[node], other))
 
     def _combined(self, place: int, shares: Mapping[int, bytes]) -> tuple[bytes, bytes]:
         """Return the two secrets of a node whose shares were revealed."""
@@ -255,31 +258,39 @@ class SecureAggregator:
                 "what was released before is kept; go on with --resume"
             )
         places = tuple(sorted(shares)[:threshold])
-        held = np.stack([np.frombuffer(shares[x], dtype=np.uint8) for x in places])
-        secret = combine(held, places)
-        return secret[:KEY], secret[KEY:]
+        first, second = combine([shares[x] for x in places], places)
+        return first, second
 
-    def _excess(self, step: StepState, place: int, level: int, seed: bytes) -> Words:
-        """Return the components of a node's noise that are not needed."""
+    def _excess(self, step: StepState, level: int, first: Mapping[int, bytes]) -> Words:
+        """Return the components of all nodes' noise that are not needed.
+
+        Args:
+            step: the step.
+            level: level of its losses.
+            first: per survivor the seed of the first component that is not needed.
+        """
         levels = self.terms.levels(len(step.total))
         count = len(levels.losses) - 1 - level
+        seeds = [seed for each in first.values() for seed in (chain(each, count) if count else [])]
         parts = []
         for at, each in enumerate(step.sums):
-            part = np.zeros(each.size, dtype=np.int64)
-            deviations = levels.components(each.s, self.terms.users[place])[level + 1 :]
-            for mine, s in zip(chain(seed, count) if count else [], deviations, strict=True):
-                part += component(mine, at, each.size, s)
-            parts.append(part)
+            by_users = {
+                users: levels.components(each.s, users)[level + 1 :]
+                for users in {self.terms.users[place] for place in first}
+            }
+            deviations = [s for place in first for s in by_users[self.terms.users[place]]]
+            parts.append(components_sum(seeds, deviations, at, each.size))
         return np.concatenate(parts).view(np.uint64)
 
     def _pair_masks(self, step: StepState, lost: int, secret: bytes) -> Words:
         """Return what the survivors' masks with a lost node add up to."""
         total = np.zeros_like(step.total)
         bundle = step.bundles[lost]
+        hiding = pads(secret, self.degrees.neighbours)
         for at, j in enumerate(self.beside[lost].tolist()):
             if step.survivors[j]:
                 hidden = bundle[ENTRY * at + SEALED : ENTRY * (at + 1)]
-                seed = exclusive_or(hidden, quick(secret, "pair", j))
+                seed = exclusive_or(hidden, hiding[at])
                 mask = stream(seed, len(total))
                 total = total + mask if j < lost else total - mask
         return total

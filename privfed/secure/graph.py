@@ -10,6 +10,10 @@ Everybody computes the graph from public randomness. What has to hold (docs/secu
 4. No choice of lost nodes cuts the survivors in two groups whose sums could be told apart. A group
    that is cut off has inner degree at least threshold - colluding; the second eigenvalue of the
    graph bounds the inner degree of small groups, and says that large groups have common edges.
+5. A step that was begun in one session and again in another is unmasked in one of them at most.
+   Nodes that vouch in the first do not answer in the second, so they are among its lost nodes.
+   They are too few to vouch for each other: a group of inner degree threshold - colluding has more
+   nodes than may be lost.
 """
 
 from __future__ import annotations
@@ -52,7 +56,7 @@ class Degrees:
 
 @lru_cache(maxsize=256)
 def degrees(nodes: int, lost: int, colluding: int) -> Degrees:
-    """Return the smallest degrees for which all of 1 to 4 hold.
+    """Return the smallest degrees for which all of 1 to 5 hold.
 
     Args:
         nodes: number of nodes.
@@ -97,7 +101,8 @@ def _sparse(nodes: int, lost: int, colluding: int, k: int) -> Degrees | None:
     cannot_be_cut = alone > 0 and (
         2 * alone > together or alone * (together - alone) > (second / k) ** 2
     )
-    fits = 2 * threshold > k + hostile and cannot_be_cut
+    once = alone * nodes > lost
+    fits = 2 * threshold > k + hostile and cannot_be_cut and once
     return Degrees(k, threshold, hostile) if fits else None
 
 
@@ -118,6 +123,14 @@ def neighbours(nodes: int, k: int, seed: bytes) -> NDArray[np.int64]:
         if found is not None and second_eigenvalue(found) <= WIDER * 2.0 * math.sqrt(k - 1):
             return found
     raise ConfigError(f"no graph of {nodes} nodes with {k} neighbours each was found")
+
+
+def mirrored(graph: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the place of a node among the neighbours of each of its neighbours, (nodes, k)."""
+    nodes, k = graph.shape
+    me = np.arange(nodes)[:, None]
+    # Edges (i, j) in ascending order are those (j, i), turned round.
+    return np.searchsorted((me * nodes + graph).ravel(), graph * nodes + me) % k
 
 
 def _cycles(nodes: int, k: int, seed: bytes) -> NDArray[np.int64] | None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature, InvalidTag
-from cryptography.hazmat.primitives import hashes, hmac
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ KEY = 32
 SIGNATURE = 64
 TAG = 16
 """Bytes that authenticated encryption adds."""
-STREAM_NONCE = bytes(16)
+STREAM_NONCE = bytes(12)
 """Every stream has a key of its own."""
 
 
@@ -43,9 +44,13 @@ def derived(secret: bytes, *purpose: str | int | bytes) -> bytes:
 
 def quick(key: bytes, *purpose: str | int | bytes) -> bytes:
     """Return a key that follows from a uniformly random key and a purpose, by HMAC-SHA256."""
-    mac = hmac.HMAC(key, hashes.SHA256())
-    mac.update(encoded(*purpose))
-    return mac.finalize()
+    return hmac.digest(key, encoded(*purpose), "sha256")
+
+
+def quick_each(keys: Iterable[bytes | None], *purpose: str | int | bytes) -> list[bytes]:
+    """Return `quick` of many keys and one purpose; zeros where there is no key."""
+    told = encoded(*purpose)
+    return [bytes(KEY) if key is None else hmac.digest(key, told, "sha256") for key in keys]
 
 
 def encoded(*parts: str | int | bytes) -> bytes:
@@ -64,11 +69,14 @@ def digest(*parts: str | int | bytes) -> bytes:
 
 
 def stream(seed: bytes, count: int) -> Words:
-    """Return the first `count` words of 64 bits of the ChaCha20 stream of a 256-bit seed."""
+    """Return the first `count` words of 64 bits of the ChaCha20 stream of a 256-bit seed.
+
+    It is what ChaCha20-Poly1305 makes of zeros, which takes one call.
+    """
     if len(seed) != KEY:
         raise ValueError(f"a seed has {KEY} bytes, not {len(seed)}")
-    cipher = Cipher(algorithms.ChaCha20(seed, STREAM_NONCE), mode=None).encryptor()
-    return np.frombuffer(cipher.update(bytes(8 * count)), dtype="<u8")
+    text = ChaCha20Poly1305(seed).encrypt(STREAM_NONCE, bytes(8 * count), None)
+    return np.frombuffer(text, dtype="<u8", count=count)
 
 
 @dataclass(frozen=True)
@@ -149,6 +157,35 @@ def is_signed(public: bytes, signature: bytes, message: bytes) -> bool:
     return True
 
 
+@dataclass(frozen=True)
+class PairKeys:
+    """What two nodes have in common in a session.
+
+    Attributes:
+        masks: key from which the seeds of their masks follow.
+        said: key by which this node vouches for what it was told.
+        heard: the same of the other node.
+        box: encrypts shares of secrets.
+    """
+
+    masks: bytes = field(repr=False)
+    said: bytes = field(repr=False)
+    heard: bytes = field(repr=False)
+    box: ChaCha20Poly1305 = field(repr=False)
+
+    @classmethod
+    def of(cls, key: bytes, me: int, other: int) -> PairKeys:
+        """Derive all keys of a pair from the one that was agreed.
+
+        Args:
+            key: the agreed key.
+            me: place of this node.
+            other: place of the other node.
+        """
+        said, heard = quick(key, "tags", me), quick(key, "tags", other)
+        return cls(quick(key, "masks"), said, heard, ChaCha20Poly1305(quick(key, "shares")))
+
+
 def agreed(mine: X25519PrivateKey, theirs: bytes, session: bytes, pair: tuple[int, int]) -> bytes:
     """Return the key of a pair of nodes.
 
@@ -165,22 +202,22 @@ def agreed(mine: X25519PrivateKey, theirs: bytes, session: bytes, pair: tuple[in
     return derived(shared, "pair", session, *pair)
 
 
-def seal(key: bytes, sender: int, step: int, content: bytes) -> bytes:
+def seal(box: ChaCha20Poly1305, sender: int, step: int, content: bytes) -> bytes:
     """Encrypt what one node of a pair tells the other in a step.
 
     Args:
-        key: key of the pair.
+        box: cipher of the pair.
         sender: place of the sender; a pair's two directions never share a nonce.
         step: number of the step; a message of another step cannot be opened in its stead.
         content: what is told; a function of everything else, so that a repetition is the same.
     """
-    return ChaCha20Poly1305(key).encrypt(_nonce(sender, step), content, None)
+    return box.encrypt(_nonce(sender, step), content, None)
 
 
-def opened(key: bytes, sender: int, step: int, sealed: bytes) -> bytes | None:
+def opened(box: ChaCha20Poly1305, sender: int, step: int, sealed: bytes) -> bytes | None:
     """Decrypt what `seal` made; None if it was not made by that sender for that step."""
     try:
-        return ChaCha20Poly1305(key).decrypt(_nonce(sender, step), sealed, None)
+        return box.decrypt(_nonce(sender, step), sealed, None)
     except InvalidTag:
         return None
 

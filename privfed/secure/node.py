@@ -8,32 +8,34 @@
     unmask      the node reveals, per neighbour, its share of the self-mask of a survivor, or of
                 the key that opens the pair masks of a lost node, if its neighbours vouch likewise
 
-What a node enforces, whatever the server says: a step is answered once, and later steps after
-earlier ones; one set of survivors per step, which holds the node itself, and users enough; one of
-the two secrets of a neighbour; nothing at all about a step of which it was told another set.
+What a node enforces, whatever the server says: a step is answered once per session, and later steps
+after earlier ones. A session that was left is never entered again, in no run: its masks would be
+used a second time, for other sums or other nodes. Nodes without a key count as absent. One set of
+survivors per step, which holds the node itself, and users enough; one of the two secrets of a
+neighbour; nothing at all about a step of which it was told another set.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
+from hmac import compare_digest
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privfed.foundation.atomic_files import write_atomically
 from privfed.foundation.errors import ConfigError
 from privfed.foundation.linalg import Array
 from privfed.secure.graph import neighbours
+from privfed.secure.journal import Journal
 from privfed.secure.keys import (
     KEY,
     SIGNATURE,
     TAG,
     NodeKey,
+    PairKeys,
     Words,
     agreed,
     agreement_message,
@@ -42,74 +44,25 @@ from privfed.secure.keys import (
     is_signed,
     opened,
     quick,
+    quick_each,
     seal,
     stream,
 )
-from privfed.secure.noise_shares import LEVELS, chain, component
-from privfed.secure.shamir import split
+from privfed.secure.noise_shares import LEVELS, chain, components_sum
+from privfed.secure.shamir import SHARE, coefficients, split
 from privfed.secure.terms import MaskedSum, Terms, packed, sums_from_json, unpacked
 
 Message = dict[str, bytes | str | int | float | bool]
-SECRETS = KEY * (2 + LEVELS)
-"""Bytes of a node's secrets of a step: key of its pair masks, self-mask, seeds of components."""
-SEALED = SECRETS + TAG
+SECRETS = 2 + LEVELS
+"""Number of a node's secrets of a step: key of its pair masks, self-mask, seeds of components."""
+SEALED = SHARE * SECRETS + TAG
 """Bytes of an encrypted share of these."""
 ENTRY = SEALED + KEY
 """Bytes of a bundle per neighbour: the encrypted share, and the hidden seed of the pair mask."""
-REVEALED = 2 * KEY
+REVEALED = 2 * SHARE
 """Bytes that a node reveals per neighbour."""
 WIDTH = 2.0**62
 """Largest absolute value of a sum in steps of the grid; with its noise it fits 64 bits."""
-
-
-@dataclass
-class Journal:
-    """What a node remembers of a run: enough to answer after a restart, and never twice.
-
-    Attributes:
-        run: number of the run.
-        terms: JSON text of the terms.
-        keys: hexadecimal signed keys of all nodes.
-        step: number of the step that was answered last; 0 before the first.
-        request: digest of what that step asked for.
-        present: hexadecimal flags of the nodes that took part in it.
-        sums: JSON text of its sums.
-        survivors: hexadecimal flags of the survivors that were vouched for; empty before.
-        unmasked: steps for which something was revealed.
-        path: file of the journal; None keeps it in memory.
-    """
-
-    run: str = ""
-    terms: str = ""
-    keys: str = ""
-    step: int = 0
-    request: str = ""
-    present: str = ""
-    sums: str = ""
-    survivors: str = ""
-    unmasked: list[int] = field(default_factory=list)
-    path: Path | None = None
-
-    @classmethod
-    def at(cls, path: Path) -> Journal:
-        """Read the journal of a file, or begin one.
-
-        Raises:
-            ConfigError: the file cannot be read.
-        """
-        if not path.exists():
-            return cls(path=path)
-        try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")), path=path)
-        except (OSError, ValueError, TypeError) as error:
-            raise ConfigError(f"{path}: is not the journal of a node") from error
-
-    def write(self) -> None:
-        """Write the journal; what it says may leave afterwards."""
-        if self.path is not None:
-            plain = {name: value for name, value in asdict(self).items() if name != "path"}
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_atomically(self.path, (json.dumps(plain) + "\n").encode(), mode=0o600)
 
 
 @dataclass(frozen=True)
@@ -120,15 +73,17 @@ class Session:
         terms: the public frame of the run.
         me: place of this node.
         digest: digest of terms and keys.
+        joined: which nodes have a key in this session; only they can take part.
         beside: places of the neighbours in ascending order.
-        pairs: agreed key per neighbour, in the same order.
+        pairs: agreed keys per neighbour, in the same order; None if it has not joined.
     """
 
     terms: Terms
     me: int
     digest: bytes
+    joined: NDArray[np.bool_]
     beside: NDArray[np.int64]
-    pairs: list[bytes] = field(repr=False)
+    pairs: list[PairKeys | None] = field(repr=False)
 
 
 class SecureNode:
@@ -164,7 +119,8 @@ class SecureNode:
             if not self.journal.keys:
                 raise refused("the server skips the agreement of keys")
             terms = self.accepted(self.journal.terms)
-            self._session = self._agree(terms, bytes.fromhex(self.journal.keys))
+            keys, nonce = bytes.fromhex(self.journal.keys), bytes.fromhex(self.journal.nonce)
+            self._session = self._agree(terms, keys, nonce)
         return self._session
 
     def answer(self, message: Mapping[str, Any]) -> Message:
@@ -212,41 +168,60 @@ class SecureNode:
 
     def join(self, message: Mapping[str, Any]) -> Message:
         """Take the keys of all nodes; answer with the bundle of the step that comes."""
-        keys, text = message.get("keys"), str(message.get("terms"))
-        if not isinstance(keys, bytes):
+        keys, nonce, text = message.get("keys"), message.get("nonce"), str(message.get("terms"))
+        if not isinstance(keys, bytes) or not isinstance(nonce, bytes):
             raise refused("the server sends no keys")
-        if (text, keys.hex()) != (self.journal.terms, self.journal.keys) or not self._session:
-            terms = self.accepted(text)
-            self._session = self._agree(terms, keys)
-            if terms.run != self.journal.run:
-                self.journal = Journal(run=terms.run, path=self.journal.path)
-            self.journal.terms, self.journal.keys = text, keys.hex()
-            self.journal.request = ""
-            self.journal.write()
+        if (text, keys.hex(), nonce.hex()) != (
+            self.journal.terms,
+            self.journal.keys,
+            self.journal.nonce,
+        ) or not self._session:
+            self._enter(self.accepted(text), text, keys, nonce)
         return {"bundle": self.bundle(int(message.get("step", 0)))}
 
-    def _agree(self, terms: Terms, keys: bytes) -> Session:
+    def _enter(self, terms: Terms, text: str, keys: bytes, nonce: bytes) -> None:
+        """Begin a session, and note that the one before was left."""
+        journal, entered = self.journal, terms.session(keys, nonce).hex()
+        if entered in journal.left:
+            raise refused("the server comes back to keys that were given up")
+        session = self._agree(terms, keys, nonce)
+        if journal.session and journal.session != entered:
+            journal.left.append(journal.session)
+            journal.request = ""
+        if terms.run != journal.run:
+            journal = Journal(run=terms.run, left=journal.left, path=journal.path)
+        journal.terms, journal.keys, journal.nonce = text, keys.hex(), nonce.hex()
+        journal.session = entered
+        journal.write()
+        self.journal, self._session = journal, session
+
+    def _agree(self, terms: Terms, keys: bytes, nonce: bytes) -> Session:
         """Verify the keys of the neighbours, and agree on a key with each."""
         each = KEY + SIGNATURE
         if len(keys) != each * len(terms.keys):
             raise refused("the server sends keys of other nodes than the roster's")
         me = terms.place(self.key.public)
-        session = digest("session", terms.digest, keys)
+        session = terms.session(keys, nonce)
         beside = neighbours(len(terms.keys), terms.degrees.neighbours, session)[me]
-        mine, pairs = self.key.agreement(terms.run), []
+        mine = self.key.agreement(terms.run)
+        pairs: list[PairKeys | None] = []
+        joined = np.array([any(keys[at : at + KEY]) for at in range(0, len(keys), each)])
+        if keys[each * me : each * me + KEY] != mine.public_key().public_bytes_raw():
+            raise refused("the server sends another key for this node")
         for j in beside.tolist():
             key, signature = keys[each * j : each * j + KEY], keys[each * j + KEY : each * (j + 1)]
             signed = agreement_message(terms.run, terms.roster, key)
-            if not any(key):  # did not join: it takes no part in this session
-                pairs.append(bytes(KEY))
+            if not joined[j]:
+                pairs.append(None)
                 continue
             if not is_signed(bytes.fromhex(terms.keys[j]), signature, signed):
                 raise refused("the server sends a key that its node has not signed")
             try:
-                pairs.append(agreed(mine, key, session, (min(me, j), max(me, j))))
+                shared = agreed(mine, key, session, (min(me, j), max(me, j)))
+                pairs.append(PairKeys.of(shared, me, j))
             except ValueError as error:
                 raise refused("the server sends a key that is none") from error
-        return Session(terms, me, session, beside, pairs)
+        return Session(terms, me, session, joined, beside, pairs)
 
     # Secrets of a step.
 
@@ -254,24 +229,29 @@ class SecureNode:
         run = self.session.terms.run
         return derived(self.key.secret, "step", run, self.session.digest, step, purpose)
 
-    def _pair_seed(self, place: int, step: int) -> bytes:
-        """Return the seed of the mask that is shared with the neighbour at a place of `beside`."""
-        return quick(self.session.pairs[place], "mask", step)
+    def _pair_seeds(self, step: int) -> list[bytes]:
+        """Return the seed of the mask that is shared with each neighbour; zeros with nobody."""
+        return quick_each(
+            (None if pair is None else pair.masks for pair in self.session.pairs), "mask", step
+        )
 
     def bundle(self, step: int) -> bytes:
         """Return the encrypted shares of this node's secrets of a step, one entry per neighbour."""
         session, threshold = self.session, self.session.terms.degrees.threshold
         lost, seeds = self._secret(step, "lost"), chain(self._secret(step, "excess"), LEVELS)
         content = lost + self._secret(step, "self") + b"".join(seeds)
-        count = (threshold - 1) * len(content)
-        randomness = stream(self._secret(step, "shares"), -(-count // 8)).view(np.uint8)[:count]
+        randomness = stream(self._secret(step, "shares"), coefficients(SECRETS, threshold))
         shares = split(content, threshold, len(session.beside), randomness)
         entries = []
-        for place, j in enumerate(session.beside.tolist()):
-            pair = quick(session.pairs[place], "shares")
-            sealed = seal(pair, session.me, step, shares[place].tobytes())
-            hidden = quick(lost, "pair", j)
-            entries.append(sealed + exclusive_or(self._pair_seed(place, step), hidden))
+        hiding = pads(lost, len(session.pairs))
+        for share, pair, pad, seed in zip(
+            shares, session.pairs, hiding, self._pair_seeds(step), strict=True
+        ):
+            if pair is None:  # nobody is there to keep it, so nobody gets it
+                entries.append(bytes(ENTRY))
+                continue
+            sealed = seal(pair.box, session.me, step, share)
+            entries.append(sealed + exclusive_or(seed, pad))
         return b"".join(entries)
 
     # Every step.
@@ -295,9 +275,9 @@ class SecureNode:
         self._admit(step, present, text, request)
         total = self.noisy(step, sums, arrays)
         total = total + stream(self._secret(step, "self"), len(total))
-        for place, j in enumerate(self.session.beside.tolist()):
+        for j, seed in zip(self.session.beside.tolist(), self._pair_seeds(step), strict=True):
             if present[j]:
-                mask = stream(self._pair_seed(place, step), len(total))
+                mask = stream(seed, len(total))
                 total = total + mask if self.session.me < j else total - mask
         return total, {"bundle": self.bundle(step + 1)}
 
@@ -309,6 +289,8 @@ class SecureNode:
             return
         if step < journal.step or (step == journal.step and (journal.request or journal.survivors)):
             raise refused(f"step {step} was answered before")
+        if (present & ~session.joined).any():
+            raise refused(f"step {step} names nodes that have not joined")
         if not present[session.me] or not session.terms.enough(present):
             raise refused(f"step {step} has too few users to hide among")
         if int(present[session.beside].sum()) < session.terms.degrees.threshold:
@@ -325,16 +307,15 @@ class SecureNode:
         levels = terms.levels(sum(each.size for each in sums))
         mine = terms.users[self.session.me]
         seeds = [self._secret(step, "noise")]
-        seeds += chain(self._secret(step, "excess"), len(levels.losses) - 1)
+        excess = len(levels.losses) - 1
+        seeds += chain(self._secret(step, "excess"), excess) if excess else []
         for place, (each, array) in enumerate(zip(sums, arrays, strict=True)):
             if terms.total * each.radius / each.grid > WIDTH:
                 raise refused(f"step {step} has a grid on which sums do not fit")
             on_grid = np.rint(np.nan_to_num(array.ravel()) / each.grid)
             part = np.clip(on_grid, -WIDTH, WIDTH).astype(np.int64)
             deviations = levels.components(each.s, mine)
-            for seed, s in zip(seeds[: len(levels.losses)], deviations, strict=True):
-                part += component(seed, place, each.size, s)
-            parts.append(part)
+            parts.append(part + components_sum(seeds, deviations, place, each.size))
         return np.concatenate(parts).view(np.uint64)
 
     def vouch(self, message: Mapping[str, Any]) -> Message:
@@ -355,12 +336,8 @@ class SecureNode:
             raise refused(f"step {step} has too few survivors next to this node")
         journal.survivors = packed(survivors).hex()
         journal.write()
-        view = self._view()
-        tags = (
-            quick(pair, "survivors", session.me, view) if survivors[j] else bytes(KEY)
-            for j, pair in zip(session.beside.tolist(), session.pairs, strict=True)
-        )
-        return {"tags": b"".join(tags)}
+        keys = (None if pair is None else pair.said for pair in session.pairs)
+        return {"tags": b"".join(quick_each(keys, "survivors", self._view()))}
 
     def _view(self) -> bytes:
         """Return the digest of everything that nodes have to agree on before they reveal."""
@@ -388,11 +365,13 @@ class SecureNode:
             raise refused("the server sends no shares of the neighbours")
         survivors = unpacked(bytes.fromhex(journal.survivors), len(terms.keys))
         present = unpacked(bytes.fromhex(journal.present), len(terms.keys))
-        view, vouched = self._view(), 0
-        for place, j in enumerate(session.beside.tolist()):
-            expected = quick(session.pairs[place], "survivors", j, view)
-            mine = tags[KEY * place : KEY * (place + 1)]
-            vouched += bool(survivors[j]) and expected == mine
+        keys = (None if pair is None else pair.heard for pair in session.pairs)
+        expected = quick_each(keys, "survivors", self._view())
+        vouched = sum(
+            compare_digest(tag, tags[KEY * place : KEY * (place + 1)])
+            for place, (j, tag) in enumerate(zip(session.beside.tolist(), expected, strict=True))
+            if survivors[j]
+        )
         if vouched < terms.degrees.threshold:
             raise refused(f"the neighbours were told other survivors of step {step}")
         levels = terms.levels(sum(each.size for each in sums_from_json(journal.sums)))
@@ -401,10 +380,11 @@ class SecureNode:
             journal.unmasked.append(step)
             journal.write()
         shares = []
-        for place, j in enumerate(session.beside.tolist()):
-            pair = quick(session.pairs[place], "shares")
+        for place, (j, pair) in enumerate(zip(session.beside.tolist(), session.pairs, strict=True)):
             text = sealed[SEALED * place : SEALED * (place + 1)]
-            content = opened(pair, j, step, text) if present[j] else None
+            content = None
+            if present[j] and pair is not None:
+                content = opened(pair.box, j, step, text)
             shares.append(part_of(content, bool(survivors[j]), level, len(levels.losses)))
         return {"shares": b"".join(shares)}
 
@@ -421,10 +401,21 @@ def part_of(content: bytes | None, survived: bool, level: int, count: int) -> by
     if content is None:
         return bytes(REVEALED)
     if not survived:
-        return content[:KEY] + bytes(KEY)
-    start = KEY * (2 + level)
-    excess = content[start : start + KEY] if level + 1 < count else bytes(KEY)
-    return content[KEY : 2 * KEY] + excess
+        return content[:SHARE] + bytes(SHARE)
+    start = SHARE * (2 + level)
+    excess = content[start : start + SHARE] if level + 1 < count else bytes(SHARE)
+    return content[SHARE : 2 * SHARE] + excess
+
+
+def pads(lost: bytes, count: int) -> list[bytes]:
+    """Return what hides the seeds of a node's pair masks, by neighbour.
+
+    Args:
+        lost: the secret that is revealed if the node is lost.
+        count: number of neighbours.
+    """
+    whole = stream(quick(lost, "pads"), count * KEY // 8).tobytes()
+    return [whole[KEY * i : KEY * (i + 1)] for i in range(count)]
 
 
 def exclusive_or(a: bytes, b: bytes) -> bytes:

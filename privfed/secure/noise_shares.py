@@ -20,6 +20,7 @@ A component is round(s_m Z), exactly, s_m a whole number rounded up.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -35,6 +36,8 @@ FEW_LEVELS = 1
 """The same for long vectors, in which every component takes time."""
 LONG = 1 << 17
 """Vectors of more numbers are long."""
+AT_ONCE = 1 << 20
+"""Numbers that are drawn at the same time."""
 SMALLEST = 1 << 10
 """Smallest standard deviation of a component that is not zero, in steps of the grid."""
 
@@ -114,22 +117,34 @@ def chain(first: bytes, count: int) -> list[bytes]:
     return seeds[:count]
 
 
-def component(seed: bytes, place: int, size: int, s: int) -> Whole:
-    """Return one component of the noise of one sum, (size,).
+def components_sum(
+    seeds: Sequence[bytes], deviations: Sequence[int], place: int, size: int
+) -> Whole:
+    """Return the sum of components of the noise of one sum, (size,).
 
     Args:
-        seed: seed of the component.
+        seeds: seed of each component.
+        deviations: standard deviation of each in steps of the grid; 0 means none.
         place: place of the sum among those of the step.
         size: number of entries.
-        s: standard deviation in steps of the grid; 0 means none.
     """
-    if not s:
-        return np.zeros(size, dtype=np.int64)
-    words = stream(quick(seed, "noise", place), size)
+    total = np.zeros(size, dtype=np.int64)
+    drawn = [(seed, s) for seed, s in zip(seeds, deviations, strict=True) if s]
+    at_once = max(1, AT_ONCE // size)
+    for start in range(0, len(drawn), at_once):
+        total += _drawn(drawn[start : start + at_once], place, size).sum(axis=0)
+    return total
+
+
+def _drawn(drawn: Sequence[tuple[bytes, int]], place: int, size: int) -> Whole:
+    """Return components, (len(drawn), size)."""
+    words = np.concatenate([stream(quick(seed, "noise", place), size) for seed, _ in drawn])
+    s = np.repeat(np.array([s for _, s in drawn], dtype=np.int64), size)
     tied: dict[int, int] = {}
 
     def more(i: int) -> int:
         tied[i] = tied.get(i, 0) + 1
-        return int(stream(quick(seed, "further bits", place, i), tied[i])[-1])
+        seed = drawn[i // size][0]
+        return int(stream(quick(seed, "further bits", place, i % size), tied[i])[-1])
 
-    return rounded_normals(words, s, more)
+    return rounded_normals(words, s, more).reshape(len(drawn), size)

@@ -1,8 +1,11 @@
-"""Shamir's threshold sharing, byte by byte over GF(256).
+"""Shamir's threshold sharing over the prime field of p = 2^31 - 1, as products of matrices.
 
-A secret byte is the value at 0 of a polynomial of degree t - 1 whose other coefficients are
+A secret number is the value at 0 of a polynomial of degree t - 1 whose other coefficients are
 uniformly random. Share x is its value at x = 1, 2, ... Any t shares give the secret; fewer say
-nothing about it. Arithmetic is that of the field GF(2^8) with the polynomial of AES.
+nothing about it. A secret of 32 bytes is 9 numbers of 30 bits, all shared at the same places.
+
+Products of numbers below p are added up exactly in floating point: one factor is cut in two halves
+of 16 bits, and sums of up to BLOCK products of 47 bits stay below 2^53.
 """
 
 from __future__ import annotations
@@ -12,91 +15,116 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-Bytes = NDArray[np.uint8]
-MOST = 255
-"""Most shares: the field has so many places besides 0."""
+from privfed.secure.keys import KEY, Words
+
+Residues = NDArray[np.int64]
+"""Numbers from 0 to p - 1."""
+PRIME = 2**31 - 1
+BITS = 30
+"""Bits of a secret per number."""
+NUMBERS = -(-8 * KEY // BITS)
+"""Numbers per secret of KEY bytes."""
+SHARE = 4 * NUMBERS
+"""Bytes of a share of such a secret."""
+MOST = 2**16 - 1
+"""Most shares."""
+BLOCK = 64
 
 
-def _product_table() -> Bytes:
-    exponents = [1]
-    for _ in range(254):
-        last = exponents[-1]
-        doubled = (last << 1) ^ (0x11B if last & 0x80 else 0)
-        exponents.append(doubled ^ last)  # 3 generates the group
-    logs = {value: i for i, value in enumerate(exponents)}
-    table = np.zeros((256, 256), dtype=np.uint8)
-    for a in range(1, 256):
-        for b in range(1, 256):
-            table[a, b] = exponents[(logs[a] + logs[b]) % 255]
-    return table
-
-
-TIMES = _product_table()
-"""Products of all pairs of field elements, (256, 256)."""
-INVERSE = np.array([0, *(int(np.argmax(TIMES[a] == 1)) for a in range(1, 256))], dtype=np.uint8)
-
-
-def product(A: Bytes, B: Bytes) -> Bytes:
+def product(A: Residues, B: Residues) -> Residues:
     """Return the matrix product over the field, (a, b) times (b, c)."""
-    total = np.zeros((A.shape[0], B.shape[1]), dtype=np.uint8)
-    for column, row in zip(A.T, B, strict=True):
-        total ^= TIMES[column[:, None], row[None, :]]
+    total = np.zeros((A.shape[0], B.shape[1]), dtype=np.int64)
+    for start in range(0, A.shape[1], BLOCK):
+        part, right = A[:, start : start + BLOCK], B[start : start + BLOCK].astype(np.float64)
+        high = ((part >> 16).astype(np.float64) @ right).astype(np.int64) % PRIME
+        low = ((part & 0xFFFF).astype(np.float64) @ right).astype(np.int64)
+        total = (total + (high << 16) + low) % PRIME
     return total
 
 
 @lru_cache(maxsize=64)
-def _powers(threshold: int, count: int) -> Bytes:
+def _powers(threshold: int, count: int) -> Residues:
     """Return x^0, ..., x^(threshold - 1) for x = 1, ..., count, (count, threshold)."""
-    x = np.arange(1, count + 1, dtype=np.uint8)
-    columns = [np.ones(count, dtype=np.uint8)]
+    x = np.arange(1, count + 1, dtype=np.int64)
+    columns = [np.ones(count, dtype=np.int64)]
     for _ in range(threshold - 1):
-        columns.append(TIMES[columns[-1], x])
+        columns.append(columns[-1] * x % PRIME)
     return np.stack(columns, axis=1)
 
 
-def split(secret: bytes, threshold: int, count: int, randomness: Bytes) -> Bytes:
-    """Return the shares of a secret, (count, len(secret)); share x = 1, 2, ... is row x - 1.
+def uniform(words: Words) -> Residues:
+    """Return numbers of the field, uniformly random, from uniformly random words of 64 bits.
+
+    A word has two parts of 31 bits. The second one counts where the first one is p, which is none
+    of the field's numbers; both are p with probability 2^-62, and count as 0 then.
+    """
+    first = (words & np.uint64(PRIME)).astype(np.int64)
+    second = (words >> np.uint64(33)).astype(np.int64)
+    return np.where(first < PRIME, first, second) % PRIME
+
+
+def split(secrets: bytes, threshold: int, count: int, randomness: Words) -> list[bytes]:
+    """Return the shares of secrets, SHARE bytes per secret; share x = 1, 2, ... is at x - 1.
 
     Args:
-        secret: any bytes.
-        threshold: number of shares that give the secret, from 1 to `count`.
+        secrets: secrets of KEY bytes each, one after another.
+        threshold: number of shares that give the secrets, from 1 to `count`.
         count: number of shares, at most MOST.
-        randomness: uniformly random bytes, (threshold - 1) * len(secret) of them.
+        randomness: uniformly random words, `coefficients` of them.
 
     Raises:
         ValueError: the numbers do not fit.
     """
     if not 1 <= threshold <= count <= MOST:
         raise ValueError(f"{threshold} of {count} shares: needs 1 <= threshold <= count <= {MOST}")
-    rest = randomness.reshape(threshold - 1, len(secret))
-    polynomial = np.concatenate([np.frombuffer(secret, dtype=np.uint8)[None], rest])
-    return product(_powers(threshold, count), polynomial)
+    known = np.array([_numbers(secrets[i : i + KEY]) for i in range(0, len(secrets), KEY)])
+    rest = uniform(randomness).reshape(threshold - 1, known.size)
+    polynomial = np.concatenate([known.reshape(1, -1), rest])
+    rows = product(_powers(threshold, count), polynomial).astype("<u4")
+    return [row.tobytes() for row in rows]
 
 
-@lru_cache(maxsize=4096)
-def _weights(places: tuple[int, ...]) -> Bytes:
+def coefficients(secrets: int, threshold: int) -> int:
+    """Return the number of random words that sharing this number of secrets takes."""
+    return (threshold - 1) * secrets * NUMBERS
+
+
+def _numbers(secret: bytes) -> list[int]:
+    whole = int.from_bytes(secret, "little")
+    return [whole >> (BITS * i) & ((1 << BITS) - 1) for i in range(NUMBERS)]
+
+
+@lru_cache(maxsize=65536)
+def _weights(places: tuple[int, ...]) -> Residues:
     """Return the weights with which shares at these places add up to the secret, (1, t)."""
     weights = []
     for x in places:
-        weight = 1
+        above = below = 1
         for other in places:
             if other != x:
-                quotient = TIMES[other, INVERSE[other ^ x]]
-                weight = int(TIMES[weight, quotient])
-        weights.append(weight)
-    return np.array([weights], dtype=np.uint8)
+                above = above * other % PRIME
+                below = below * (other - x) % PRIME
+        weights.append(above * pow(below, -1, PRIME) % PRIME)
+    return np.array([weights], dtype=np.int64)
 
 
-def combine(shares: Bytes, places: tuple[int, ...]) -> bytes:
-    """Return the secret of as many shares as its threshold.
+def combine(shares: list[bytes], places: tuple[int, ...]) -> list[bytes]:
+    """Return the secrets of as many shares as their threshold; shares that are none give any bytes.
 
     Args:
-        shares: (t, length).
+        shares: share of each place, SHARE bytes per secret.
         places: x of each share, all different.
 
     Raises:
         ValueError: a place is out of range or occurs twice.
     """
     if len(set(places)) < len(places) or not all(1 <= x <= MOST for x in places):
-        raise ValueError("shares have different places from 1 to 255")
-    return product(_weights(places), shares)[0].tobytes()
+        raise ValueError(f"shares have different places from 1 to {MOST}")
+    held = np.frombuffer(b"".join(shares), dtype="<u4").reshape(len(places), -1).astype(np.int64)
+    found = product(_weights(places), held % PRIME)[0].tolist()
+    return [_secret(found[i : i + NUMBERS]) for i in range(0, len(found), NUMBERS)]
+
+
+def _secret(numbers: list[int]) -> bytes:
+    whole = sum(number << (BITS * i) for i, number in enumerate(numbers))
+    return (whole & ((1 << 8 * KEY) - 1)).to_bytes(KEY, "little")

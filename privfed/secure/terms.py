@@ -93,6 +93,15 @@ class Terms:
         """Digest of everything here."""
         return digest("terms", self.to_json())
 
+    def session(self, keys: bytes, nonce: bytes) -> bytes:
+        """Return the digest of a session: of everything that was agreed before its first step.
+
+        Args:
+            keys: signed keys of all nodes.
+            nonce: what the server makes a new session different by.
+        """
+        return digest("session", self.digest, keys, nonce)
+
     def place(self, key: bytes) -> int:
         """Return the place of the node with a public key.
 
@@ -117,7 +126,14 @@ class Terms:
 
     def to_json(self) -> str:
         """Return the text that travels to nodes."""
-        return json.dumps(asdict(self), sort_keys=True)
+        told = {
+            "colluding": self.colluding,
+            "honest": self.honest,
+            "keys": self.keys,
+            "run": self.run,
+            "users": self.users,
+        }
+        return json.dumps(told)
 
     @classmethod
     def from_json(cls, text: str) -> Terms:

@@ -18,9 +18,10 @@ from support.secure_checks import (
 from privfed.secure import aggregator, node
 from privfed.secure.keys import KEY
 from privfed.secure.node import SecureNode
-from privfed.secure.noise_shares import component
+from privfed.secure.noise_shares import components_sum
+from privfed.secure.shamir import SHARE
 
-TRUE_SECRET, TRUE_SEED, TRUE_STREAM = SecureNode._secret, SecureNode._pair_seed, node.stream
+TRUE_SECRET, TRUE_SEEDS, TRUE_STREAM = SecureNode._secret, SecureNode._pair_seeds, node.stream
 
 
 def same_self_mask_in_all_steps(patch: pytest.MonkeyPatch) -> None:
@@ -32,7 +33,7 @@ def same_self_mask_in_all_steps(patch: pytest.MonkeyPatch) -> None:
 
 
 def same_pair_masks_in_all_steps(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SecureNode, "_pair_seed", lambda self, place, step: TRUE_SEED(self, place, 0))
+    patch.setattr(SecureNode, "_pair_seeds", lambda self, step: TRUE_SEEDS(self, 0))
 
 
 def no_self_mask(patch: pytest.MonkeyPatch) -> None:
@@ -59,7 +60,7 @@ def no_noise_of_one_node(patch: pytest.MonkeyPatch) -> None:
         silent = self.session.me % 4 == 0
         with pytest.MonkeyPatch.context() as quiet:
             if silent:
-                quiet.setattr(node, "component", lambda *a: np.zeros(a[2], dtype=np.int64))
+                quiet.setattr(node, "components_sum", lambda *a: np.zeros(a[3], dtype=np.int64))
             return TRUE_NOISY(self, step, sums, arrays)
 
     patch.setattr(SecureNode, "noisy", noisy)
@@ -71,12 +72,16 @@ TRUE_NOISY = SecureNode.noisy
 def too_much_is_taken_away(patch: pytest.MonkeyPatch) -> None:
     """The share of a needed component is lost as well: the base is drawn with half its size."""
     patch.setattr(
-        node, "component", lambda seed, place, size, s: component(seed, place, size, s // 2)
+        node,
+        "components_sum",
+        lambda seeds, deviations, *rest: components_sum(seeds, [s // 2 for s in deviations], *rest),
     )
 
 
 def both_secrets(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(node, "part_of", lambda content, *rest: (content or bytes(2 * KEY))[: 2 * KEY])
+    patch.setattr(
+        node, "part_of", lambda content, *rest: (content or bytes(2 * SHARE))[: 2 * SHARE]
+    )
 
     def combined(self: aggregator.SecureAggregator, place: int, shares: dict) -> tuple:
         first, second = TRUE_COMBINED(self, place, shares)
@@ -90,10 +95,10 @@ TRUE_COMBINED = aggregator.SecureAggregator._combined
 
 
 def short_seeds(patch: pytest.MonkeyPatch) -> None:
-    def seed(self: SecureNode, place: int, step: int) -> bytes:
-        return TRUE_SEED(self, place, step)[:4] + bytes(KEY - 4)
+    def seeds(self: SecureNode, step: int) -> list[bytes]:
+        return [seed[:4] + bytes(KEY - 4) for seed in TRUE_SEEDS(self, step)]
 
-    patch.setattr(SecureNode, "_pair_seed", seed)
+    patch.setattr(SecureNode, "_pair_seeds", seeds)
 
 
 def masks_of_32_bits(patch: pytest.MonkeyPatch) -> None:

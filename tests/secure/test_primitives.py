@@ -9,62 +9,71 @@ from scipy.stats import chisquare, norm
 from privfed.foundation.errors import ConfigError
 from privfed.privacy import quantile_sampling
 from privfed.privacy.quantile_sampling import rounded_normals
-from privfed.secure.graph import degrees, neighbours, second_eigenvalue
-from privfed.secure.keys import NodeKey, derived, encoded, opened, seal, stream
-from privfed.secure.noise_shares import Levels, chain, component
-from privfed.secure.shamir import TIMES, combine, split
-
-
-def slow_product(a: int, b: int) -> int:
-    """Multiply in GF(2^8), bit by bit."""
-    total = 0
-    for bit in range(8):
-        if b >> bit & 1:
-            total ^= a << bit
-    for bit in range(15, 7, -1):
-        if total >> bit & 1:
-            total ^= 0x11B << (bit - 8)
-    return total
-
-
-def slow_share(secret: int, coefficients: list[int], x: int) -> int:
-    value, power = secret, 1
-    for c in coefficients:
-        power = slow_product(power, x)
-        value ^= slow_product(c, power)
-    return value
+from privfed.secure.graph import degrees, mirrored, neighbours, second_eigenvalue
+from privfed.secure.keys import NodeKey, PairKeys, derived, encoded, opened, seal, stream
+from privfed.secure.noise_shares import Levels, chain, components_sum
+from privfed.secure.shamir import (
+    NUMBERS,
+    PRIME,
+    SHARE,
+    coefficients,
+    combine,
+    product,
+    split,
+    uniform,
+)
 
 
 def test_products_are_those_of_the_field():
     rng = np.random.default_rng(0)
-    for a, b in rng.integers(0, 256, (2000, 2)).tolist():
-        assert TIMES[a, b] == slow_product(a, b)
+    for inner in (1, 64, 65, 300):
+        A, B = (rng.integers(PRIME - 99, PRIME, shape) for shape in ((3, inner), (inner, 4)))
+        exact = [
+            [sum(a * b for a, b in zip(r, c, strict=True)) for c in B.T.tolist()]
+            for r in A.tolist()
+        ]
+        assert product(A, B).tolist() == [[x % PRIME for x in row] for row in exact]
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.binary(min_size=1, max_size=40), st.integers(1, 20), st.integers(0, 20), st.data())
+@given(st.binary(min_size=32, max_size=32), st.integers(1, 90), st.integers(0, 20), st.data())
 def test_any_threshold_of_shares_gives_the_secret(secret, threshold, more, data):
-    count = threshold + more
+    count, secrets = threshold + more, secret + secret[::-1]
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    randomness = rng.integers(0, 256, (threshold - 1) * len(secret)).astype(np.uint8)
-    shares = split(secret, threshold, count, randomness)
-    table = randomness.reshape(threshold - 1, len(secret))
+    words = rng.integers(0, 2**64, coefficients(2, threshold), dtype=np.uint64)
+    shares = split(secrets, threshold, count, words)
     x = data.draw(st.integers(1, count))
-    slow = [slow_share(byte, table[:, i].tolist(), x) for i, byte in enumerate(secret)]
-    assert shares[x - 1].tolist() == slow
+    rest = uniform(words).reshape(threshold - 1, 2 * NUMBERS)[:, 0].tolist()
+    first = int.from_bytes(secret, "little") % 2**30
+    slow = sum(c * x**power for power, c in enumerate([first, *rest])) % PRIME
+    assert int.from_bytes(shares[x - 1][:4], "little") == slow
     places = data.draw(st.permutations(range(1, count + 1)))[:threshold]
-    assert combine(shares[[p - 1 for p in places]], tuple(places)) == secret
+    assert combine([shares[p - 1] for p in places], tuple(places)) == [secret, secret[::-1]]
 
 
 def test_fewer_shares_say_nothing():
-    """Given t - 1 shares every secret is equally likely: the map to coefficients is one-to-one."""
-    seen = {split(b"\x07", 2, 3, np.array([c], dtype=np.uint8))[0, 0] for c in range(256)}
-    assert len(seen) == 256
+    """One share of two: bytes of all numbers are uniform, whatever the secret is."""
+    rng = np.random.default_rng(0)
+    for secret in (bytes(32), b"\xff" * 32):
+        words = rng.integers(0, 2**64, (400, coefficients(1, 2)), dtype=np.uint64)
+        shares = b"".join(split(secret, 2, 3, each)[0] for each in words)
+        numbers = np.frombuffer(shares, dtype="<u4")
+        assert len(numbers) == 400 * SHARE // 4
+        assert chisquare(np.bincount(numbers >> 26, minlength=32)).pvalue > 1e-4
+
+
+def test_numbers_of_the_field_are_uniform_where_a_word_holds_none():
+    none = np.uint64(PRIME)
+    assert uniform(np.array([none, none | np.uint64(5 << 33), 7], dtype=np.uint64)).tolist() == [
+        0,
+        5,
+        7,
+    ]
 
 
 def test_the_stream_is_chacha20():
-    """Test vector of RFC 7539, section 2.3.2 has another nonce; this one is of appendix A.1."""
-    expected = "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
+    """Test vector 2 of appendix A.1 of RFC 8439: zero key and nonce, block 1."""
+    expected = "9f07e7be5551387a98ba977c732d080dcb0f29a048e3656912c6533e32ee7aed"
     assert stream(bytes(32), 4).tobytes().hex() == expected
 
 
@@ -80,11 +89,18 @@ def test_encodings_of_different_parts_differ():
 
 
 def test_a_sealed_share_opens_for_its_sender_and_step_only():
-    sealed = seal(bytes(32), 3, 7, b"share")
-    assert opened(bytes(32), 3, 7, sealed) == b"share"
-    assert opened(bytes(32), 3, 8, sealed) is None
-    assert opened(bytes(32), 2, 7, sealed) is None
-    assert opened(b"\1" * 32, 3, 7, sealed) is None
+    box, other = (PairKeys.of(key, 2, 3).box for key in (bytes(32), b"\1" * 32))
+    sealed = seal(box, 3, 7, b"share")
+    assert opened(box, 3, 7, sealed) == b"share"
+    assert opened(box, 3, 8, sealed) is None
+    assert opened(box, 2, 7, sealed) is None
+    assert opened(other, 3, 7, sealed) is None
+
+
+def test_two_nodes_derive_the_same_keys_from_what_they_agreed():
+    mine, theirs = PairKeys.of(bytes(32), 2, 5), PairKeys.of(bytes(32), 5, 2)
+    assert (mine.masks, mine.said, mine.heard) == (theirs.masks, theirs.heard, theirs.said)
+    assert len({mine.masks, mine.said, mine.heard}) == 3
 
 
 def test_a_key_is_kept_for_its_owner_only(tmp_path):
@@ -159,7 +175,7 @@ def test_a_graph_is_regular_symmetric_and_follows_from_its_seed():
     assert graph.shape == (60, 10)
     for i, mine in enumerate(graph.tolist()):
         assert mine == sorted(set(mine)) and i not in mine
-        assert all(i in graph[j] for j in mine)
+        assert all(graph[j, at] == i for j, at in zip(mine, mirrored(graph)[i], strict=True))
     assert second_eigenvalue(graph) < 1.06 * 2 * 3
     assert not np.array_equal(graph, neighbours(60, 10, b"t" * 32))
 
@@ -195,6 +211,9 @@ def test_honest_survivors_carry_the_whole_noise(lost):
 def test_components_follow_from_their_seeds():
     seeds = chain(b"a" * 32, 4)
     assert chain(seeds[1], 3) == seeds[1:]
-    drawn = component(seeds[0], 0, 1000, 1 << 12)
-    assert (component(seeds[0], 0, 1000, 1 << 12) == drawn).all()
-    assert abs(np.corrcoef(drawn, component(seeds[0], 1, 1000, 1 << 12))[0, 1]) < 0.15
+    drawn = components_sum(seeds[:1], [1 << 12], 0, 1000)
+    assert (components_sum(seeds[:1], [1 << 12], 0, 1000) == drawn).all()
+    other = components_sum(seeds[:1], [1 << 12], 1, 1000)
+    assert abs(np.corrcoef(drawn, other)[0, 1]) < 0.15
+    both = components_sum(seeds[:3], [1 << 12, 0, 1 << 14], 0, 1000)
+    assert (both == drawn + components_sum(seeds[2:3], [1 << 14], 0, 1000)).all()

@@ -1,5 +1,7 @@
 """The protocol between nodes and server: exact totals whatever is lost, and what nodes refuse."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,8 +16,9 @@ from support.secure_checks import (
 from support.secure_federation import Town, without_noise
 
 from privfed.foundation.errors import ConfigError, PrivfedError
-from privfed.secure.node import Journal, SecureNode
-from privfed.secure.terms import Terms, packed
+from privfed.secure.journal import Journal
+from privfed.secure.node import ENTRY, SEALED, SecureNode
+from privfed.secure.terms import Terms, packed, sums_to_json
 
 SIZE = 7
 STAGES = ("announce", "masked", "survivors", "unmask")
@@ -101,7 +104,7 @@ def test_a_node_reveals_nothing_unless_its_neighbours_were_told_the_same():
     everybody = packed(np.ones(5, dtype=bool))
     town.nodes[0].answer({"secure": "survivors", "step": 1, "survivors": everybody})
     k = town.terms.degrees.neighbours
-    forged = {"secure": "unmask", "step": 1, "tags": bytes(32 * k), "shares": bytes(240 * k)}
+    forged = {"secure": "unmask", "step": 1, "tags": bytes(32 * k), "shares": bytes(SEALED * k)}
     with pytest.raises(ConfigError, match="told other survivors"):
         town.nodes[0].answer(forged)
     assert town.nodes[0].journal.unmasked == []
@@ -142,6 +145,35 @@ def test_a_restarted_node_goes_on_and_still_answers_once(tmp_path):
     assert (tmp_path / "journal.json").stat().st_mode & 0o777 == 0o600
 
 
+def session_of(town: Town, nonce: bytes) -> dict:
+    terms, keys = town.terms.to_json(), town.server.keys
+    return {"secure": "join", "terms": terms, "keys": keys, "nonce": nonce, "step": 1}
+
+
+@pytest.mark.parametrize("other_run", [False, True])
+def test_a_session_that_was_left_is_never_entered_again(other_run):
+    """A server that leads a node away and back would see one step with other masks taken off.
+
+    The same step with one neighbour less differs by the mask of that pair, and nothing else.
+    """
+    town = Town([1] * 12, honest=0.75)
+    town.begin()
+    node, total = town.nodes[0], without_noise(2)
+    told = town.server.announce(1, [total], range(12))[0]
+    first, _ = node.masked({**told, "step": 1}, [np.ones(2)], b"request")
+    away = session_of(town, b"another")
+    if other_run:
+        terms = replace(town.terms, run="another run").to_json()
+        answers = [each.answer({"secure": "keys", "terms": terms}) for each in town.nodes]
+        away |= {"terms": terms, "keys": b"".join(bytes(each["key"]) for each in answers)}
+    node.answer(away)
+    with pytest.raises(ConfigError, match="given up"):
+        node.answer(session_of(town, b""))
+    if not other_run:  # the step may be begun again, with masks of its own
+        again, _ = node.masked({**told, "step": 1}, [np.ones(2)], b"request")
+        assert (again != first).all()
+
+
 def test_another_roster_than_told_is_refused():
     town = Town([1] * 5)
     town.nodes[2].roster = bytes(32)
@@ -157,9 +189,31 @@ def test_a_server_cannot_put_its_own_key_in_a_node_s_place():
     town.begin()
     forged = bytearray(town.server.keys)
     forged[96:128] = bytes(range(32))
-    ask = {"secure": "join", "terms": town.terms.to_json(), "keys": bytes(forged), "step": 1}
+    ask = {**session_of(town, b""), "keys": bytes(forged)}
     with pytest.raises(ConfigError, match="has not signed"):
         town.nodes[0].answer(ask)
+
+
+def test_nodes_whose_keys_the_server_leaves_out_count_as_absent():
+    """Else a server could leave out all keys but one, and know every mask of that node."""
+    town = Town([1] * 12, honest=0.75)
+    town.begin()
+    keys, each = bytearray(town.server.keys), 96
+    for j in (3, 4, 5):
+        keys[each * j : each * (j + 1)] = bytes(each)
+    node = town.nodes[0]
+    bundle = node.answer({**session_of(town, b"fewer"), "keys": bytes(keys)})["bundle"]
+    beside = node.session.beside.tolist()
+    for j in (3, 4, 5):  # and nothing is said that the server could read in their stead
+        at = beside.index(j)
+        assert bundle[ENTRY * at : ENTRY * (at + 1)] == bytes(ENTRY)
+    everybody = {"present": packed(np.ones(12, dtype=bool)), "step": 1}
+    everybody["sums"] = sums_to_json([without_noise(2)])
+    with pytest.raises(ConfigError, match="have not joined"):
+        node.masked(everybody, [np.ones(2)], b"request")
+    keys[:each] = bytes(each)
+    with pytest.raises(ConfigError, match="another key for this node"):
+        node.answer({**session_of(town, b"fewer"), "keys": bytes(keys)})
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import chi2, chisquare
 
 from privfed.secure import aggregator, node
-from privfed.secure.keys import KEY, Words, quick
-from privfed.secure.node import ENTRY, REVEALED, SEALED, exclusive_or
+from privfed.secure.keys import KEY, Words
+from privfed.secure.node import ENTRY, REVEALED, SEALED, exclusive_or, pads
 from privfed.secure.shamir import combine
 from privfed.secure.terms import MaskedSum
 from support.secure_federation import Town, without_noise
@@ -32,9 +32,7 @@ def revealed(town: Town) -> dict[int, list[bytes]]:
     for owner, shares in told.items():
         if len(shares) >= town.terms.degrees.threshold:
             places = tuple(sorted(shares)[: town.terms.degrees.threshold])
-            held = np.stack([np.frombuffer(shares[x], dtype=np.uint8) for x in places])
-            secret = combine(held, places)
-            found[owner] = [secret[:KEY], secret[KEY:]]
+            found[owner] = combine([shares[x] for x in places], places)
     return found
 
 
@@ -44,8 +42,8 @@ def open_pairs(town: Town, bundles: dict[int, bytes], step: int) -> set[tuple[in
     for owner, secrets in revealed(town).items():
         for at, j in enumerate(town.server.beside[owner].tolist()):
             hidden = bundles[owner][ENTRY * at + SEALED : ENTRY * (at + 1)]
-            true = town.nodes[owner]._pair_seed(at, step)
-            if any(exclusive_or(hidden, quick(x, "pair", j)) == true for x in secrets):
+            true, k = town.nodes[owner]._pair_seeds(step)[at], town.terms.degrees.neighbours
+            if any(exclusive_or(hidden, pads(x, k)[at]) == true for x in secrets):
                 found.add((min(owner, j), max(owner, j)))
     return found
 
@@ -86,7 +84,7 @@ def check_no_node_stands_alone() -> None:
     for place in late:
         bare = sent[place].copy()
         for at, j in enumerate(town.server.beside[place].tolist()):
-            mask = aggregator.stream(town.nodes[place]._pair_seed(at, 1), SIZE)
+            mask = aggregator.stream(town.nodes[place]._pair_seeds(1)[at], SIZE)
             bare = bare - mask if place < j else bare + mask
         true = town.nodes[place].noisy(1, [total], [x[place]])
         assert not (bare == true).all(), "a lost node's sum is bare once its pair masks are known"
@@ -136,8 +134,7 @@ def own_noise(town: Town, place: int, total: MaskedSum, level: int) -> np.ndarra
     me = town.nodes[place]
     seeds = [me._secret(1, "noise"), *node.chain(me._secret(1, "excess"), 5)]
     deviations = town.terms.levels(total.size).components(total.s, town.terms.users[place])
-    kept = zip(seeds, deviations[: level + 1], strict=False)
-    return np.sum([node.component(seed, 0, total.size, s) for seed, s in kept], axis=0)
+    return node.components_sum(seeds[: level + 1], deviations[: level + 1], 0, total.size)
 
 
 @contextmanager
